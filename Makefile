@@ -134,7 +134,7 @@ zoo: setup ## Send valid and odd forms, and JSON of every structure and size, to
 	exit $$status
 
 # MINUTES=60: for each target. KEPT=DIR: the inputs that reached new branches, which the next run begins with.
-fuzz: $(FUZZ)/.installed ## Fuzz every parser, the transports and the OpenAPI document for 1 minute each; TARGETS="routes http2-envoy" selects targets
+fuzz: $(FUZZ)/.installed ## Fuzz every parser, the transports and the OpenAPI document for 1 minute each; TARGETS="routes http2" selects targets
 	@$(FUZZ)/bin/python -m tests.fuzz --minutes $(or $(MINUTES),1) --kept "$(or $(KEPT),build/fuzz)" $(TARGETS)
 
 $(FUZZ)/.installed: $(VENV)/.installed requirements/fuzz.lock
@@ -145,10 +145,10 @@ $(FUZZ)/.installed: $(VENV)/.installed requirements/fuzz.lock
 	@ln --symbolic --force $(abspath $(BIN))/tpuserve-serve $(FUZZ)/bin/tpuserve-serve
 	@touch $@
 
-# SEED=7 repeats a run, HOST=python takes the other host, OUT=FILE writes the result as JSON. A full disk needs root.
+# SEED=7 repeats a run, OUT=FILE writes the result as JSON. A full disk needs root.
 soak: setup ## Run a server under mixed traffic and faults for MINUTES=60, check every answer, and print a table
 	@PYTHONDONTWRITEBYTECODE= TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/python -m tests.soak --minutes "$(or $(MINUTES),60)" \
-		--host "$(or $(HOST),envoy)" $(if $(SEED),--seed "$(SEED)") $(if $(OUT),--out "$(OUT)")
+		$(if $(SEED),--seed "$(SEED)") $(if $(OUT),--out "$(OUT)")
 
 # Needs root and the Debian packages mmdebstrap, podman and runc. TARGETS="pjrt cpu" selects targets.
 images: setup ## Build the targets of the Dockerfile, export, serve and load-test with them, and print a table of them

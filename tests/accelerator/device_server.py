@@ -94,7 +94,6 @@ def device_server(
     first = next(iter(models))
     variables = {"JAX_PLATFORMS": os.environ["JAX_PLATFORMS"], **environment}
     with run_in_environment(
-        "auto",
         folder / "log",
         (grpc_port, rest_port),
         variables,

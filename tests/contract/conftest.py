@@ -1,4 +1,7 @@
-"""Fixtures: a server on each host, with the models and the configuration of the contract tests."""
+"""Fixtures: a server with the models and the configuration of the contract tests.
+
+The environment of `make ray` runs these tests on Ray Serve (tests/e2e/test_ray_environment.py).
+"""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -16,10 +19,14 @@ from tests.e2e.running_server import START_TIMEOUT_S, run_configured_server
 from tests.support.measured_children import measuring_children
 from tpuserve_client import Client
 
-# The environment of `make ray` runs the tests of this folder on Ray Serve alone (tests/deploy/ray).
-HOSTS = ["ray"] if find_spec("ray") else ["envoy", "python"]
 # TensorFlow Serving numbers its own test models like this. The second adds 3 where the first adds 2.
 FIRST, SECOND = 123, 124
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run tests that share the server in one process."""
+    if isinstance(item, pytest.Function) and "serving" in item.fixturenames:
+        item.add_marker(pytest.mark.xdist_group("contract"))
 
 
 @dataclass
@@ -59,10 +66,8 @@ def wait_for_half(address: str) -> None:
             client.wait_until_ready(START_TIMEOUT_S, "half", version=version)
 
 
-@pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def serving(
-    request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServingClient]:
+@pytest.fixture(scope="session")
+def serving(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingClient]:
     """Yield a client of a server that has the flags a TensorFlow Serving user would set."""
     folder = tmp_path_factory.mktemp("server")
     config = folder / "models.config"
@@ -77,7 +82,7 @@ def serving(
     )
     with (
         measuring_children(),
-        _run_host(request.param, folder / "log", flags) as (grpc_address, rest_url),
+        _run_server(folder / "log", flags) as (grpc_address, rest_url),
         ServingClient(grpc_address, rest_url) as client,
     ):
         wait_for_half(grpc_address)
@@ -85,16 +90,16 @@ def serving(
 
 
 @contextlib.contextmanager
-def _run_host(host: str, log: Path, flags: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _run_server(log: Path, flags: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Run a server with these flags, and yield its addresses for gRPC and REST."""
-    if host == "ray":
+    if find_spec("ray"):
         from tests.support.ray_cluster import GRPC, REST, deploy, two_nodes
 
         with two_nodes():
             deploy(dict(flag.removeprefix("--").partition("=")[::2] for flag in flags))
             yield GRPC, REST
     else:
-        with run_configured_server(host, log, *flags, model="kinds") as server:
+        with run_configured_server(log, *flags, model="kinds") as server:
             yield server.grpc, server.rest
 
 

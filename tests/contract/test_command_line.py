@@ -14,15 +14,15 @@ from tpuserve_server import __main__ as entry
 BIN = Path(sys.executable).parent
 
 
-def _flags(*flags: str, host: str) -> list[str]:
+def _flags(*flags: str) -> list[str]:
     grpc_port, rest_port = free_ports(2)
     ports = [f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1"]
-    return [*ports, f"--host_backend={host}", *flags]
+    return [*ports, *flags]
 
 
-def _serve(*flags: str, host: str = "python") -> subprocess.CompletedProcess[str]:
+def _serve(*flags: str) -> subprocess.CompletedProcess[str]:
     """Run the command until it refuses to start. A server that starts exceeds the timeout, which fails the test."""
-    command = [str(BIN / "tensorflow_model_server"), *_flags(*flags, host=host)]
+    command = [str(BIN / "tensorflow_model_server"), *_flags(*flags)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -43,8 +43,8 @@ def refuse(
     pytest takes the log, so the command writes only errors of its flags to stderr.
     """
 
-    def run(*flags: str, host: str = "python") -> Refusal:
-        monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", *_flags(*flags, host=host)])
+    def run(*flags: str) -> Refusal:
+        monkeypatch.setattr(sys, "argv", ["tensorflow_model_server", *_flags(*flags)])
         with pytest.raises(SystemExit) as ended:
             entry.tensorflow_model_server()
         assert isinstance(ended.value.code, int)
@@ -53,13 +53,8 @@ def refuse(
     return run
 
 
-@pytest.fixture(params=["envoy", "python"])
-def host(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def test_an_unknown_flag_names_the_nearest(refuse: Callable[..., Refusal], host: str) -> None:
-    done = refuse("--model_base_pth=/tmp", host=host)
+def test_an_unknown_flag_names_the_nearest(refuse: Callable[..., Refusal]) -> None:
+    done = refuse("--model_base_pth=/tmp")
     assert done.returncode != 0
     assert "--model_base_pth" in done.stderr
     assert "--model_base_path" in done.stderr
@@ -72,8 +67,8 @@ def test_version(command: str) -> None:
     assert "TensorFlow" in done.stdout
 
 
-def test_nothing_to_serve(refuse: Callable[..., Refusal], host: str) -> None:
-    done = refuse(host=host)
+def test_nothing_to_serve(refuse: Callable[..., Refusal]) -> None:
+    done = refuse()
     assert done.returncode != 0
     assert "--model_base_path" in done.stderr
 
@@ -89,33 +84,33 @@ def test_nothing_to_serve(refuse: Callable[..., Refusal], host: str) -> None:
     ids=["unknown field", "wrong type", "cut short", "unknown message"],
 )
 def test_a_model_config_file_that_does_not_parse(
-    refuse: Callable[..., Refusal], tmp_path: Path, host: str, text: str, where: str
+    refuse: Callable[..., Refusal], tmp_path: Path, text: str, where: str
 ) -> None:
     config = tmp_path / "models.config"
     config.write_text(text)
-    done = refuse(f"--model_config_file={config}", host=host)
+    done = refuse(f"--model_config_file={config}")
     assert done.returncode != 0
     assert f"Error parsing text-format tensorflow.serving.ModelServerConfig: {where}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_model_config_file_that_is_not_there(refuse: Callable[..., Refusal], tmp_path: Path, host: str) -> None:
-    done = refuse(f"--model_config_file={tmp_path}/absent", host=host)
+def test_a_model_config_file_that_is_not_there(refuse: Callable[..., Refusal], tmp_path: Path) -> None:
+    done = refuse(f"--model_config_file={tmp_path}/absent")
     assert done.returncode != 0
     assert "absent" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_model_config_with_a_relative_path(tmp_path: Path, host: str) -> None:
+def test_a_model_config_with_a_relative_path(tmp_path: Path) -> None:
     config = tmp_path / "models.config"
     config.write_text('model_config_list { config { name: "b" base_path: "x/y" model_platform: "tensorflow" } }')
-    done = _serve(f"--model_config_file={config}", host=host)
+    done = _serve(f"--model_config_file={config}")
     assert done.returncode != 0
     assert "Expected model b to have an absolute path or URI; got base_path()=x/y" in done.stderr
 
 
-def test_a_store_that_nobody_knows(host: str) -> None:
-    done = _serve("--model_base_path=nosuch://bucket/m", host=host)
+def test_a_store_that_nobody_knows() -> None:
+    done = _serve("--model_base_path=nosuch://bucket/m")
     assert done.returncode != 0
     assert "The server does not support base paths of nosuch://" in done.stderr
     assert "Traceback" not in done.stderr

@@ -27,16 +27,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
     return make
 
 
-@pytest.fixture(params=["envoy", "python"])
-def watched(
-    request: pytest.FixtureRequest, tmp_path: Path, made: Callable[[float], Path]
-) -> Iterator[tuple[ServingClient, Path]]:
+@pytest.fixture
+def watched(tmp_path: Path, made: Callable[[float], Path]) -> Iterator[tuple[ServingClient, Path]]:
     """Yield a server of model `m` and its base path, which contains version 1 (plus 1)."""
     base_path = tmp_path / "m"
     _put(made(1.0), base_path / "1")
     flags = ("--model_name=m", f"--model_base_path={base_path}", "--max_num_load_retries=0")
     with (
-        run_configured_server(request.param, tmp_path / "log", *flags, model="m") as server,
+        run_configured_server(tmp_path / "log", *flags, model="m") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
         yield client, base_path

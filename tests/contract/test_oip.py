@@ -1,4 +1,4 @@
-"""The Open Inference Protocol on both hosts, with its own messages: gRPC, REST in JSON and with binary tensors."""
+"""The Open Inference Protocol, with its own messages: gRPC, REST in JSON and with binary tensors."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Wrong requests of the Open Inference Protocol, on both hosts and over both ports."""
+"""Wrong requests of the Open Inference Protocol, over both ports."""
 
 import json
 from collections.abc import Callable

@@ -8,16 +8,16 @@ from google.protobuf import text_format
 from grpc import RpcError, StatusCode
 from tensorflow_serving.apis import model_management_pb2
 
-from tests.contract.conftest import FIRST, HOSTS, SECOND, Models, wait_for_half
+from tests.contract.conftest import FIRST, SECOND, Models, wait_for_half
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
 
+pytestmark = pytest.mark.xdist_group(__name__)
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def reloading(
-    request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServingClient]:
+
+@pytest.fixture(scope="module")
+def reloading(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingClient]:
     """Yield a server whose configuration the tests change. Each test first sets the configuration that it needs."""
     folder = tmp_path_factory.mktemp("reload")
     config = folder / "models.config"
@@ -28,7 +28,7 @@ def reloading(
         f"--reload_roots={tmp_path_factory.getbasetemp()}",
     )
     with (
-        run_configured_server(request.param, folder / "log", *flags, model="kinds") as server,
+        run_configured_server(folder / "log", *flags, model="kinds") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
         wait_for_half(server.grpc)

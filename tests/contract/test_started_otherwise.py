@@ -15,12 +15,14 @@ import tensorflow as tf
 from grpc import StatusCode
 from tensorflow_serving.apis import prediction_log_pb2, prediction_service_pb2_grpc
 
-from tests.contract.conftest import HOSTS, Models
+from tests.contract.conftest import Models
 from tests.contract.serving_client import ServingClient, predict_request, refused
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
 from tests.support.saved_models import write_logs
 from tpuserve_client import Client
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 RECORDS = ("predict_log", "classify_log", "regress_log", "multi_inference_log")
 
@@ -33,10 +35,8 @@ class Otherwise:
     socket: Path
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def otherwise(
-    request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Otherwise]:
+@pytest.fixture(scope="module")
+def otherwise(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Otherwise]:
     folder = tmp_path_factory.mktemp("otherwise")
     base_paths = {"half": models.half} | {kind: _with_record(folder / kind, kind) for kind in RECORDS}
     configs = (
@@ -55,7 +55,7 @@ def otherwise(
         f"--grpc_socket_path={socket}",
     )
     with (
-        run_configured_server(request.param, folder / "log", *flags, model="half") as server,
+        run_configured_server(folder / "log", *flags, model="half") as server,
         ServingClient(server.grpc, server.rest) as client,
     ):
         yield Otherwise(client, socket)

@@ -1,4 +1,4 @@
-"""Fixtures that end-to-end tests share: a server on each host, with a model that has every kind of signature."""
+"""Fixtures that end-to-end tests share: a server with a model that has every kind of signature."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,12 @@ import tensorflow as tf
 from tests.e2e.running_server import RunningServer, run_server
 from tests.support.saved_models import save_mlp, write_manifest
 
-HOSTS = ["envoy", "python"]
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run tests that share the server in one process. Some modules have a server of their own, and a group for it."""
+    has_group = item.get_closest_marker("xdist_group") is not None
+    if isinstance(item, pytest.Function) and "server" in item.fixturenames and not has_group:
+        item.add_marker(pytest.mark.xdist_group("calculator"))
 
 
 def save_calculator(path: Path) -> Path:
@@ -49,14 +54,12 @@ def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_path
 
 
-@pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(
-    request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
-    """Yield a server of the calculator on each host."""
+@pytest.fixture(scope="session")
+def server(calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Yield a server of the calculator."""
     log = tmp_path_factory.mktemp("server") / "log"
     flags = ("--max_request_bytes=4000000", "--rest_api_enable_cors_support")
-    with run_server(request.param, calculator, log, *flags, model="calculator") as server:
+    with run_server(calculator, log, *flags, model="calculator") as server:
         yield server
 
 

@@ -47,16 +47,15 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def run_server(host: str, base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
-    """Start a server on `host` and wait until the model is ready. Stop the server at exit if it still runs."""
+def run_server(base_path: Path | str, log: Path, *flags: str, model: str = "m") -> Iterator[RunningServer]:
+    """Start a server and wait until the model is ready. Stop the server at exit if it still runs."""
     of_model = (f"--model_name={model}", f"--model_base_path={base_path}")
-    with run_configured_server(host, log, *of_model, *flags, model=model) as server:
+    with run_configured_server(log, *of_model, *flags, model=model) as server:
         yield server
 
 
 @contextlib.contextmanager
 def run_configured_server(
-    host: str,
     log: Path,
     *flags: str,
     model: str,
@@ -71,7 +70,6 @@ def run_configured_server(
     ports = free_ports(2)
     flags = (f"--rest_api_port={ports[1]}", *flags)
     with run_in_environment(
-        host,
         log,
         ports,
         {},
@@ -86,7 +84,6 @@ def run_configured_server(
 
 @contextlib.contextmanager
 def run_in_environment(
-    host: str,
     log: Path,
     ports: Sequence[int],
     environment: Mapping[str, str],
@@ -104,8 +101,8 @@ def run_in_environment(
     """
     grpc_port, rest_port = ports
     command = [
-        str(executable), f"--host_backend={host}", f"--port={grpc_port}", "--bind_address=127.0.0.1",
-        "--file_system_poll_wait_seconds=0.1", *flags,
+        str(executable), f"--port={grpc_port}", "--bind_address=127.0.0.1", "--file_system_poll_wait_seconds=0.1",
+        *flags,
     ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""Tests of clients with keys and tokens against real servers on both hosts, with httpx and grpcio."""
+"""Tests of clients with keys and tokens against a real server, with httpx and grpcio."""
 
 import base64
 import json
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.support.access import AUDIENCE, ISSUER, KeyFile, TokenIssuer
 from tests.support.saved_models import save_mlp, write_manifest
@@ -27,7 +26,7 @@ from tpuserve_formats.messages.oip import (
     RepositoryModelUnloadRequest,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 BODY = {"instances": [[0.5] * 64]}
 ROW = {"x": np.full((1, 64), 0.5, np.float32)}
@@ -54,8 +53,8 @@ class Guarded:
         return self.ask(method, path, None if name is None else self.keys.bearer(name), body).status_code
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("access")
     for name in ("m", "n"):
         write_manifest(save_mlp(folder / "models" / name / "1", seed=1))
@@ -82,9 +81,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "--access_log=errors",
         "--log_format=json",
     )
-    with run_configured_server(
-        request.param, folder / "log", *flags, model="m", headers=keys.bearer("admin")
-    ) as server:
+    with run_configured_server(folder / "log", *flags, model="m", headers=keys.bearer("admin")) as server:
         yield Guarded(server, keys, issuer)
         log = server.log.read_text()
         assert not [key for key in keys.keys.values() if key in log]

@@ -1,4 +1,4 @@
-"""Tests of the client library, the commands, load tests and rollouts against servers with keys, on both hosts."""
+"""Tests of the client library, the commands, load tests and rollouts against servers with keys."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.support import forked_command
 from tests.support.access import KeyFile as ServerKeys
@@ -21,7 +20,7 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 BIN = Path(sys.executable).parent
 ROW = {"x": np.full((1, 64), 0.5, np.float32)}
@@ -61,8 +60,8 @@ class Guarded:
         return any(key in text for key in self.keys.keys.values() for text in texts)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("access")
     for version in ("1", "2"):
         write_manifest(save_mlp(folder / "models/m" / version, seed=1))
@@ -80,7 +79,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         f"--credentials_file={keys.path}",
         "--credentials_poll_wait_seconds=0.1",
     )
-    with run_configured_server(request.param, folder / "log", *flags, model="m", headers=keys.bearer("user")) as server:
+    with run_configured_server(folder / "log", *flags, model="m", headers=keys.bearer("user")) as server:
         with Client(server.grpc, api_key=keys.keys["user"]) as client:
             for number in (1, 2):
                 client.wait_until_ready(120, "m", version=number)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
 from tests.support.saved_models import predict_request, save_mlp
 from tpuserve_client import Client
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 PARAMETERS = """
 max_batch_size { value: 8 }
@@ -29,8 +30,8 @@ max_execution_batch_size { value: 2 }
 """
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Serve two MLPs with batches of two rows. A file of `m` raises them to four rows and disables splitting.
 
     The file of `split` changes nothing, but without one the version would not be batched.
@@ -53,7 +54,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         f"--batching_parameters_file={file}",
         "--enable_per_model_batching_parameters",
     )
-    with run_configured_server(request.param, folder / "log", *flags, model="m") as server:
+    with run_configured_server(folder / "log", *flags, model="m") as server:
         with Client(server.grpc) as client:
             client.wait_until_ready(60, "split")
         yield server

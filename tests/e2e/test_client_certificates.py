@@ -1,4 +1,4 @@
-"""Tests of clients with certificates against real servers on both hosts, over gRPC and REST."""
+"""Tests of clients with certificates against a real server, over gRPC and REST."""
 
 import json
 import ssl
@@ -11,7 +11,6 @@ import pytest
 from cryptography.x509.oid import NameOID
 from google.protobuf import text_format
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.support.access import KeyFile
 from tests.support.certificates import Authority
@@ -20,7 +19,7 @@ from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
 from tpuserve_formats.messages.oip import ServerMetadataResponse
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 ODD = (
     (NameOID.COUNTRY_NAME, "DE"),
@@ -65,8 +64,8 @@ def credentials(own: Authority, pair: ClientPair) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(own.ca.read_bytes(), pair.key.read_bytes(), pair.cert.read_bytes())
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("own", "clients"):
         (folder / name).mkdir()
@@ -99,7 +98,6 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     write_manifest(save_mlp(folder / "m" / "1", seed=1))
     flags = (f"--model_base_path={folder / 'm'}", "--model_name=m", f"--ssl_config_file={tls}")
     with run_configured_server(
-        request.param,
         folder / "log",
         *flags,
         f"--credentials_file={keys.path}",

@@ -1,4 +1,4 @@
-"""Tests for real servers that TensorFlow Serving's configuration files and flags configure, on both hosts."""
+"""Tests for real servers that TensorFlow Serving's configuration files and flags configure."""
 
 import contextlib
 import json
@@ -24,11 +24,12 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from tests.e2e.conftest import HOSTS
 from tests.support import forked_command
 from tests.support.free_ports import free_ports
 from tests.support.optional import needs
 from tests.support.saved_models import save_half_plus_two
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 COMMAND = [sys.executable, "-c", "from tpuserve_server.__main__ import tensorflow_model_server as run; run()"]
 START_TIMEOUT_S = 300.0
@@ -118,8 +119,8 @@ def running(log: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve two models from a file, with TLS, client certificates and TensorFlow Serving's metrics path."""
     folder = tmp_path_factory.mktemp("configured")
     authority = Authority(folder)
@@ -140,8 +141,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     monitoring.write_text("prometheus_config { enable: true }")
     grpc_port, rest_port = free_ports(2)
     flags = [
-        f"--host_backend={request.param}", "--bind_address=127.0.0.1", f"--port={grpc_port}",
-        f"--rest_api_port={rest_port}", f"--model_config_file={models}", f"--ssl_config_file={authority.ssl_config}",
+        "--bind_address=127.0.0.1", f"--port={grpc_port}", f"--rest_api_port={rest_port}",
+        f"--model_config_file={models}", f"--ssl_config_file={authority.ssl_config}",
         f"--monitoring_config_file={monitoring}", "--file_system_poll_wait_seconds=0.1", "--grpc_max_threads=4",
         "--model_name=ignored", "--model_base_path=/nowhere", "--enable_serialization_as_tensor_content",
     ]  # fmt: skip
@@ -203,7 +204,6 @@ def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
     assert line.startswith("tpuserve: --grpc_max_threads has no effect.")
 
 
-@pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize(
     ("flag", "text", "line"),
     [
@@ -228,13 +228,13 @@ def test_flags_without_meaning_here_left_one_line_each(server: Server) -> None:
         ("--ssl_config_file", 'server_key: "secret" server_cert: "c"', "server_cert is not a PEM certificate"),
     ],
 )
-def test_a_wrong_file_ends_the_start_with_one_line(host: str, flag: str, text: str, line: str, tmp_path: Path) -> None:
+def test_a_wrong_file_ends_the_start_with_one_line(flag: str, text: str, line: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.config"
     file.write_text(text)
     file.chmod(0o600)  # The server warns about a key that others can read.
     ports = [f"--port={free_ports(1)[0]}", "--rest_api_port=0", "--bind_address=127.0.0.1"]
     ended = subprocess.run(
-        [*COMMAND, f"--host_backend={host}", "--model_base_path=/nowhere", *ports, f"{flag}={file}"],
+        [*COMMAND, "--model_base_path=/nowhere", *ports, f"{flag}={file}"],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ended.returncode == 1

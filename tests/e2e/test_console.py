@@ -1,4 +1,4 @@
-"""The console of real servers on both hosts: its numbers, its limits, and a drain that does not wait for it."""
+"""The console of a real server: its numbers, its limits, and a drain that does not wait for it."""
 
 import contextlib
 import json
@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 
 PREDICT = "/v1/models/calculator:predict"
@@ -125,11 +124,10 @@ def test_a_disconnect_frees_the_place(server: RunningServer) -> None:
                 return
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_drain_does_not_wait_for_open_consoles(host: str, calculator: Path, tmp_path: Path) -> None:
+def test_a_drain_does_not_wait_for_open_consoles(calculator: Path, tmp_path: Path) -> None:
     # A drain that waited would end with status 3 after the timeout of 30 seconds.
     with (
-        run_server(host, calculator, tmp_path / "log", model="calculator") as server,
+        run_server(calculator, tmp_path / "log", model="calculator") as server,
         open_events(server) as events,
         open_events(server),
     ):
@@ -154,8 +152,7 @@ def test_a_drain_does_not_wait_for_open_consoles(host: str, calculator: Path, tm
         assert any('"state":"draining"' in line for line in events.rest())
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_server_can_do_without_console(host: str, calculator: Path, tmp_path: Path) -> None:
-    with run_server(host, calculator, tmp_path / "log", "--enable_console=false", model="calculator") as server:
+def test_a_server_can_do_without_console(calculator: Path, tmp_path: Path) -> None:
+    with run_server(calculator, tmp_path / "log", "--enable_console=false", model="calculator") as server:
         for path in ("/console", "/console/events", "/debug/status", "/debug/slow"):
             assert httpx.get(server.rest + path, timeout=TIMEOUT_S).status_code == 404

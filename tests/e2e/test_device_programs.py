@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_server
 from tests.e2e.test_profiler import load
 from tests.support.device_programs import Part, write_programs
@@ -45,11 +44,10 @@ def metrics(server: RunningServer) -> str:
         return str(response.read().decode())
 
 
-@pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def test_programs_answer_are_measured_and_are_in_the_profile(host: str, base_path: Path, tmp_path: Path) -> None:
+def test_programs_answer_are_measured_and_are_in_the_profile(base_path: Path, tmp_path: Path) -> None:
     cache = tmp_path / "compiled"
     flags = ("--device=cpu", f"--compilation_cache_dir={cache}")
-    with run_server(host, base_path, tmp_path / "log", *flags) as server:
+    with run_server(base_path, tmp_path / "log", *flags) as server:
         x = np.arange(6, dtype=np.float32).reshape(3, 2)
         with Client(server.grpc) as client:
             np.testing.assert_allclose(client.predict("m", {"x": x})["y"], np.tanh(x), atol=1e-6)
@@ -74,7 +72,7 @@ def test_without_an_accelerator_auto_serves_the_saved_model_and_says_why(
     base_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    with run_server("python", base_path, tmp_path / "log") as server:
+    with run_server(base_path, tmp_path / "log") as server:
         with Client(server.grpc) as client:
             assert client.predict("m", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [[0, 0]]
         note = notes(server)[0]
@@ -93,7 +91,7 @@ def test_a_device_that_was_asked_for_and_cannot_be_had_ends_the_server_with_the_
     ]
     grpc_port, rest_port = free_ports(2)
     ended = subprocess.run(
-        [*command, f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--host_backend=python"],
+        [*command, f"--port={grpc_port}", f"--rest_api_port={rest_port}"],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,

@@ -13,11 +13,12 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client, InvalidArgument, NotFound, State
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 PATIENCE_S = 60
 PIXELS = np.array([[0, 51, 102, 255], [255, 0, 0, 0], [0, 0, 255, 0]], np.uint8)
@@ -86,14 +87,14 @@ def save_models(folder: Path) -> None:
     write_manifest(classify, labels="labels.txt")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("ensembles")
     save_models(folder)
     config = folder / "models.config"
     config.write_text(configuration(folder, PHOTOS))
     flags = (f"--model_config_file={config}", "--enable_batching")
-    with run_configured_server(request.param, folder / "server.log", *flags, model="photos") as server:
+    with run_configured_server(folder / "server.log", *flags, model="photos") as server:
         yield Served(server, folder)
 
 

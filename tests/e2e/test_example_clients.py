@@ -15,12 +15,13 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.e2e.test_official_clients import curl
 from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
 from tests.support.optional import needs
 from tests.support.saved_models import write_logs
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 INPUT = input_pb2.Input(example_list=input_pb2.ExampleList(examples=[example(x=0.25), example(x=1.0, bonus=4.0)]))
 CONTEXT = input_pb2.Input(
@@ -39,13 +40,11 @@ def base_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def example_server(
-    request: pytest.FixtureRequest, base_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def example_server(base_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("server") / "log"
     flags = ("--num_request_iterations_for_warmup=2", "--enable_signature_method_name_check")
-    with run_server(request.param, base_path, log, *flags) as server:
+    with run_server(base_path, log, *flags) as server:
         yield server
 
 

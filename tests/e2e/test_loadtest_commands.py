@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.loadtests.rapl_tree import RaplTree
 from tests.support import forked_command
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.saved_models import predict_request, write_warmup
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(HOSTS[0])]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 LOCUST = str(Path(sys.executable).with_name("locust"))
 LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
@@ -53,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_programs(version, double_and_add())
     logged = folder / "requests" / "log"
     flags = ("--device=cpu", f"--request_log_path_prefix={logged}")
-    with run_server(HOSTS[0], version.parent, folder / "log", *flags) as server:
+    with run_server(version.parent, folder / "log", *flags) as server:
         yield Served(server, logged, version / "assets.extra" / "tf_serving_warmup_requests")
         assert server.terminate() == 0
 

@@ -1,4 +1,4 @@
-"""Tests of the log of real servers on both hosts: every line of JSON, and a stderr without a reader."""
+"""Tests of the log of a real server: every line of JSON, and a stderr without a reader."""
 
 import fcntl
 import json
@@ -15,13 +15,12 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, START_TIMEOUT_S, STOP_TIMEOUT_S
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, TpuserveError
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("host", HOSTS)]
+pytestmark = [pytest.mark.slow]
 
 _PATIENCE_S = 60.0
 PREDICT = "/v1/models/m:predict"
@@ -92,11 +91,11 @@ class Server:
 
 
 @contextmanager
-def started(host: str, base_path: Path, stderr: int, *flags: str) -> Iterator[Server]:
+def started(base_path: Path, stderr: int, *flags: str) -> Iterator[Server]:
     ports = free_ports(2)
     command = [
-        str(EXECUTABLE), f"--host_backend={host}", f"--port={ports[0]}", f"--rest_api_port={ports[1]}",
-        "--bind_address=127.0.0.1", "--model_name=m", f"--model_base_path={base_path}", *flags,
+        str(EXECUTABLE), f"--port={ports[0]}", f"--rest_api_port={ports[1]}", "--bind_address=127.0.0.1",
+        "--model_name=m", f"--model_base_path={base_path}", *flags,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
     os.close(stderr)
@@ -108,10 +107,10 @@ def started(host: str, base_path: Path, stderr: int, *flags: str) -> Iterator[Se
             process.wait()
 
 
-def test_every_line_is_json_from_the_start_to_the_end(host: str, base_path: Path) -> None:
+def test_every_line_is_json_from_the_start_to_the_end(base_path: Path) -> None:
     reader, writer = os.pipe()
     log = JsonLog(reader)
-    with started(host, base_path, writer, "--log_format=json", "--access_log=all", "--grpc_max_threads=2") as server:
+    with started(base_path, writer, "--log_format=json", "--access_log=all", "--grpc_max_threads=2") as server:
         server.wait_until_ready()
         assert server.post(x_request_id="mine").headers["x-request-id"] == "mine"
         line = log.wait_for('"request_id": "mine"')
@@ -124,12 +123,11 @@ def test_every_line_is_json_from_the_start_to_the_end(host: str, base_path: Path
         log.wait_for('"protocol": "grpc"')
         server.process.send_signal(signal.SIGHUP)
         log.wait_for("Nothing to read again")
-        if host == "envoy":
-            [envoy] = psutil.Process(server.process.pid).children()
-            envoy.send_signal(signal.SIGSEGV)
-            assert log.wait_for("Caught Segmentation fault")["level"] == "CRITICAL"
-            log.wait_for("Envoy ended by itself")
-            server.wait_until_ready()
+        [serving] = psutil.Process(server.process.pid).children()
+        serving.send_signal(signal.SIGSEGV)
+        assert log.wait_for("Fatal Python error: Segmentation fault")["level"] == "CRITICAL"
+        log.wait_for("The serving process ended by itself (signal SIGSEGV)")
+        server.wait_until_ready()
         assert server.stop() == 0
     log.join()
     assert log.others == []
@@ -138,13 +136,13 @@ def test_every_line_is_json_from_the_start_to_the_end(host: str, base_path: Path
     assert log.events[-1]["message"].startswith("Unloaded ")
 
 
-def test_a_server_that_cannot_start_says_why_in_json(host: str, base_path: Path, tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_says_why_in_json(base_path: Path, tmp_path: Path) -> None:
     monitoring = tmp_path / "monitoring.config"
     monitoring.write_text("nothing { }")
     reader, writer = os.pipe()
     log = JsonLog(reader)
     flags = ("--log_format=json", f"--monitoring_config_file={monitoring}", "--grpc_max_threads=2")
-    with started(host, base_path, writer, *flags) as server:
+    with started(base_path, writer, *flags) as server:
         assert server.process.wait(STOP_TIMEOUT_S) == 1
     log.join()
     assert log.others == []
@@ -154,10 +152,10 @@ def test_a_server_that_cannot_start_says_why_in_json(host: str, base_path: Path,
     assert "tensorflow.serving.MonitoringConfig" in error["message"]
 
 
-def test_a_stderr_that_nobody_reads_stops_no_request_and_no_drain(host: str, base_path: Path) -> None:
+def test_a_stderr_that_nobody_reads_stops_no_request_and_no_drain(base_path: Path) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    with started(host, base_path, writer, "--access_log=all") as server:
+    with started(base_path, writer, "--access_log=all") as server:
         server.wait_until_ready()
         with httpx.Client(base_url=server.rest, timeout=60) as client:
             # More lines than the pipe and the queue hold.

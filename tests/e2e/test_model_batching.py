@@ -14,11 +14,12 @@ from google.protobuf import text_format
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 from tensorflow_serving.config import model_server_config_pb2
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
 from tests.support.saved_models import save_mlp
 from tpuserve_client import Client, InvalidArgument
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 
 def configured(base: Path, **batching: str) -> str:
@@ -47,15 +48,15 @@ class Served:
         return str(note)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("model_batching")
     base = folder / "mlp"
     save_mlp(base / "1")
     config = folder / "models.config"
     config.write_text(configured(base, m=OWN, n=""))
     flags = ("--enable_batching", "--max_batch_size=8", "--batch_timeout_micros=1000", f"--model_config_file={config}")
-    with run_configured_server(request.param, folder / "log", *flags, model="m") as server:
+    with run_configured_server(folder / "log", *flags, model="m") as server:
         yield Served(server, base)
 
 

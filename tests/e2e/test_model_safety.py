@@ -121,7 +121,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
     as_text(save_mlp(base / "9"))
     save_program_with_call(folder / "programs" / "1")
     flags = (config(folder, "m", "programs"), "--max_num_load_retries=0", "--device=cpu")
-    with run_configured_server("python", folder / "log", *flags, model="m") as server:
+    with run_configured_server(folder / "log", *flags, model="m") as server:
         yield server
     assert not Path(WRITTEN[0]).exists()
 
@@ -163,7 +163,7 @@ def test_device_programs_with_other_calls_are_refused(attacked: RunningServer) -
 
 def test_an_operation_that_the_operator_allows_runs_and_is_shown(tmp_path: Path) -> None:
     save_function(tmp_path / "m" / "1", read_secret, TEXT)
-    with run_server("python", tmp_path / "m", tmp_path / "log", "--allowed_ops=ReadFile,Other") as server:
+    with run_server(tmp_path / "m", tmp_path / "log", "--allowed_ops=ReadFile,Other") as server:
         with Client(server.grpc) as client:
             answer = client.predict("m", {"text": np.array(b"x", object)})["y"]
         assert bytes(answer.item()) == Path("/etc/passwd").read_bytes()
@@ -174,7 +174,7 @@ def test_an_operation_that_the_operator_allows_runs_and_is_shown(tmp_path: Path)
 
 def test_check_config_names_the_operations(tmp_path: Path) -> None:
     save_function(tmp_path / "m" / "1", read_secret, TEXT)
-    command = [program("serve"), "--host_backend=python", f"--model_base_path={tmp_path / 'm'}", "--check_config"]
+    command = [program("serve"), f"--model_base_path={tmp_path / 'm'}", "--check_config"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode != 0
     assert "this server refuses operations of the SavedModel: ReadFile (node ReadFile" in checked.stdout
@@ -215,7 +215,7 @@ def signing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
     copy(7, sign_with=folder / "other")
     copy(8)
     flags = (config(folder, "m"), "--max_num_load_retries=0", f"--require_signed={key}.pub")
-    with run_configured_server("python", folder / "log", *flags, model="m") as server:
+    with run_configured_server(folder / "log", *flags, model="m") as server:
         yield server
 
 

@@ -23,11 +23,10 @@ pytestmark = [pytest.mark.slow]
 X = np.ones((1, 64), np.float32)
 
 
-@pytest.fixture(params=[("envoy", "s3"), ("python", "gs")], ids=lambda pair: "-".join(pair))
-def host_and_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, RunningStore]]:
-    host, scheme = request.param
-    with running_store(scheme, tmp_path / "store") as store:
-        yield host, store
+@pytest.fixture(params=["s3", "gs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningStore]:
+    with running_store(request.param, tmp_path / "store") as store:
+        yield store
 
 
 def publish(store: RunningStore, folder: Path, version: int, *, corrupt: bool = False) -> None:
@@ -49,15 +48,12 @@ def answers(client: Client, version: int) -> Callable[[], bool]:
     return lambda: client.predict("m", {"x": X}).version == version
 
 
-def test_versions_in_a_store_are_served_as_they_come_and_go(
-    host_and_store: tuple[str, RunningStore], tmp_path: Path
-) -> None:
-    host, store = host_and_store
+def test_versions_in_a_store_are_served_as_they_come_and_go(store: RunningStore, tmp_path: Path) -> None:
     flags = ("--max_num_load_retries=0", f"--storage_cache_dir={tmp_path / 'cache'}")
     publish(store, tmp_path, 1)
 
     def start(log: str) -> contextlib.AbstractContextManager[RunningServer]:
-        return run_server(host, store.uri("models/mlp"), tmp_path / log, *flags)
+        return run_server(store.uri("models/mlp"), tmp_path / log, *flags)
 
     with start("log") as server, Client(server.grpc) as client:
         assert answers(client, 1)()
@@ -94,10 +90,7 @@ def run(name: str, *arguments: object) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_a_store_serves_only_versions_with_a_valid_signature(
-    host_and_store: tuple[str, RunningStore], tmp_path: Path
-) -> None:
-    host, store = host_and_store
+def test_a_store_serves_only_versions_with_a_valid_signature(store: RunningStore, tmp_path: Path) -> None:
     keys = {name: tmp_path / name for name in ("key", "other")}
     for key in keys.values():
         write_key_pair(key)
@@ -126,7 +119,7 @@ def test_a_store_serves_only_versions_with_a_valid_signature(
     flags = (
         "--max_num_load_retries=0", f"--storage_cache_dir={tmp_path / 'cache'}", f"--require_signed={keys['key']}.pub",
     )  # fmt: skip
-    with run_server(host, store.uri("signed/m"), tmp_path / "log", *flags) as server, Client(server.grpc) as client:
+    with run_server(store.uri("signed/m"), tmp_path / "log", *flags) as server, Client(server.grpc) as client:
 
         def reports(version: int, reason: str) -> Callable[[], bool]:
             return lambda: any(one.version == version and reason in one.error for one in client.status("m"))

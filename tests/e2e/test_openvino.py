@@ -1,4 +1,4 @@
-"""Tests for --openvino on Envoy, whose allocator and C++ runtime OpenVINO has to share a process with."""
+"""Tests for --openvino on a real server: trials that fail or end leave it running."""
 
 import shutil
 from pathlib import Path
@@ -21,12 +21,11 @@ def no_conversion(x: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"y": tf.cast(tf.cast(x, tf.bfloat16) * tf.constant(0.5, tf.bfloat16), tf.float32)}
 
 
-@pytest.mark.xdist_group("envoy")
 def test_trials_that_fail_or_end_leave_the_server_running(tmp_path: Path) -> None:
     base_path = tmp_path / "m"
     save_function(base_path / "1", no_conversion, SPEC)
     x = np.array([[2, 4]], np.float32)
-    with run_server("envoy", base_path, tmp_path / "log", "--openvino=auto") as server:
+    with run_server(base_path, tmp_path / "log", "--openvino=auto") as server:
         with Client(server.grpc) as client:
             assert client.predict("m", {"x": x})["y"].tolist() == [[1, 2]]
         assert "it cannot convert the model" in server.log.read_text()

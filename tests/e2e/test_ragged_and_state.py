@@ -39,7 +39,7 @@ def test_both_are_served_as_their_sources_answer(tmp_path: Path) -> None:
     config.write_text(_CONFIG.format(tmp_path))
     # The server batches every input with a free first dimension, like TensorFlow Serving. Row splits have one too.
     flags = (f"--model_config_file={config}", "--enable_batching")
-    with run_configured_server("python", tmp_path / "log", *flags, model="sine_gru") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="sine_gru") as server:
         for address in (server.grpc, server.rest):
             with Client(address) as client:
                 client.wait_until_ready(60, "bags")

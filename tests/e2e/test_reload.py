@@ -22,12 +22,11 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_configured_server
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_function, write_manifest
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 PATIENCE_S = 60
 
 
@@ -129,8 +128,8 @@ class Started:
     models: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     root = tmp_path_factory.mktemp("reload")
     publish(root / "good", 1)
     publish(root / "bad", 1, broken=True)
@@ -149,7 +148,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "--allow_reload_without_models",
         f"--reload_roots={tmp_path_factory.getbasetemp()}",
     )
-    with run_configured_server(request.param, root / "log", *flags, model="good") as server:
+    with run_configured_server(root / "log", *flags, model="good") as server:
         operator = Operator(server, root)
         labelled = operator.predict("good", label="stable")
         operator.wait_for("bad", 1, "END")
@@ -292,13 +291,12 @@ def test_a_deleted_version_falls_back_and_a_mended_one_is_tried_again(operator: 
     operator.wait_for("m", 7, "AVAILABLE")
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_server_that_can_serve_nothing_ends_and_says_why(host: str, tmp_path: Path) -> None:
+def test_a_server_that_can_serve_nothing_ends_and_says_why(tmp_path: Path) -> None:
     publish(tmp_path / "m", 1, broken=True)
     grpc_port, rest_port = free_ports(2)
     ended = subprocess.run(
         [
-            EXECUTABLE, f"--host_backend={host}", "--model_name=m", f"--model_base_path={tmp_path / 'm'}",
+            EXECUTABLE, "--model_name=m", f"--model_base_path={tmp_path / 'm'}",
             f"--port={grpc_port}", f"--rest_api_port={rest_port}", "--bind_address=127.0.0.1",
             "--max_num_load_retries=1", "--load_retry_interval_micros=0",
         ],

@@ -10,11 +10,10 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import run_configured_server, run_server
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 ROWS = np.array([[1, 2], [3, 4]], np.float32)
 
@@ -36,8 +35,8 @@ class Logged:
             np.testing.assert_array_equal(tf.make_ndarray(log.predict_log.response.outputs["y"]), 2 * ROWS)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def logged(request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
+@pytest.fixture(scope="module")
+def logged(calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
     """Log `m` through the flag for all models, and `own` through its configuration, in TensorFlow Serving's format."""
     folder = tmp_path_factory.mktemp("logged")
     config = folder / "models.config"
@@ -53,7 +52,7 @@ def logged(request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: p
           }}
         }}""")
     flags = (f"--model_config_file={config}", f"--request_log_path_prefix={folder}/requests")
-    with run_configured_server(request.param, folder / "log", *flags, model="own") as server:
+    with run_configured_server(folder / "log", *flags, model="own") as server:
         for address in (server.grpc, server.rest):
             with Client(address) as client:
                 for model in ("m", "own"):
@@ -81,5 +80,5 @@ def test_logged_requests_are_warm_up_records(logged: Logged, tmp_path: Path) -> 
     (path,) = logged.folder.glob("logged*")
     records = base / "3" / "assets.extra" / "tf_serving_warmup_requests"
     shutil.copy(path, records)
-    with run_server("python", base, tmp_path / "warm.log", model="own") as server:
+    with run_server(base, tmp_path / "warm.log", model="own") as server:
         assert "2 recorded requests, " in server.log.read_text()

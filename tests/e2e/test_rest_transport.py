@@ -1,4 +1,4 @@
-"""Tests for REST transport with curl on both hosts: gzip, CORS, unusual methods and names, tiny chunks."""
+"""Tests for REST transport with curl: gzip, CORS, unusual methods and names, tiny chunks."""
 
 import gzip
 import json

@@ -6,20 +6,21 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_client import AsyncClient, Client
 from tpuserve_client.errors import InvalidArgument
 
+pytestmark = pytest.mark.xdist_group(__name__)
+
 FLAGS = ("--enable_batching", "--allowed_batch_sizes=1,8", "--sequence_buckets=4,8,16")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     base = tmp_path_factory.mktemp("tagger")
     save_tagger(base / "1")
-    with run_server(request.param, base, tmp_path_factory.mktemp("log") / "log", *FLAGS) as server:
+    with run_server(base, tmp_path_factory.mktemp("log") / "log", *FLAGS) as server:
         yield server
 
 

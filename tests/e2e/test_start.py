@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import STOP_TIMEOUT_S
 from tests.e2e.started_command import StartedCommand, start_command
 from tests.support.free_ports import free_ports
@@ -25,20 +24,15 @@ pytestmark = [pytest.mark.slow]
 BIN = Path(sys.executable).parent
 
 
-@pytest.fixture(params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def host(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save a version without a manifest, like TensorFlow does."""
     return save_mlp(tmp_path_factory.mktemp("saved") / "1", seed=1)
 
 
-def started(command: str, host: str, port: int, *flags: str) -> AbstractContextManager[StartedCommand]:
+def started(command: str, port: int, *flags: str) -> AbstractContextManager[StartedCommand]:
     arguments = [
-        *(str(BIN / command), f"--host_backend={host}", f"--port={port}", "--bind_address=127.0.0.1"),
+        *(str(BIN / command), f"--port={port}", "--bind_address=127.0.0.1"),
         *("--file_system_poll_wait_seconds=0.1", "--model_name=m", *flags),
     ]
     return start_command(arguments)
@@ -49,11 +43,11 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_an_open_port_of_tensorflow_model_server_means_loaded_models(host: str, version: Path, tmp_path: Path) -> None:
+def test_an_open_port_of_tensorflow_model_server_means_loaded_models(version: Path, tmp_path: Path) -> None:
     port, rest_port = free_ports(2)
     base_path, path = tmp_path / "m", tmp_path / "grpc.sock"
     flags = (f"--rest_api_port={rest_port}", f"--model_base_path={base_path}", f"--grpc_socket_path={path}")
-    with started("tensorflow_model_server", host, port, *flags) as server:
+    with started("tensorflow_model_server", port, *flags) as server:
         server.wait_for("Ports open once every model has loaded or failed")
         server.wait_for("does not exist")
         assert not is_open(port)
@@ -73,15 +67,15 @@ def test_an_open_port_of_tensorflow_model_server_means_loaded_models(host: str, 
         assert not path.exists()
 
 
-def test_sigterm_while_it_waits_for_its_model_ends_it_in_order(host: str, tmp_path: Path) -> None:
+def test_sigterm_while_it_waits_for_its_model_ends_it_in_order(tmp_path: Path) -> None:
     [port] = free_ports(1)
-    with started("tensorflow_model_server", host, port, f"--model_base_path={tmp_path}/absent") as server:
+    with started("tensorflow_model_server", port, f"--model_base_path={tmp_path}/absent") as server:
         server.wait_for("does not exist")
         assert server.stop() == 0
         assert [line for line in server.lines if re.search("ERROR|CRITICAL|Traceback", line)] == []
 
 
-def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_path: Path) -> None:
+def test_a_model_that_fails_opens_no_port_and_ends_the_server(tmp_path: Path) -> None:
     [port] = free_ports(1)
     broken = tmp_path / "m" / "1"
     broken.mkdir(parents=True)
@@ -91,18 +85,18 @@ def test_a_model_that_fails_opens_no_port_and_ends_the_server(host: str, tmp_pat
         b"other"
     )  # the hash mismatch refuses the version before TensorFlow is imported
     flags = (f"--model_base_path={tmp_path}/m", "--max_num_load_retries=0")
-    with started("tensorflow_model_server", host, port, *flags) as server:
+    with started("tensorflow_model_server", port, *flags) as server:
         server.wait_for("tpuserve: 1 servable(s) did not become available")
         assert server.process.wait(STOP_TIMEOUT_S) == 1
         assert [line for line in server.lines if "CRITICAL" in line or "Running gRPC" in line] == []
 
 
-def test_caches_that_cannot_be_written_are_named_at_the_start(host: str, tmp_path: Path) -> None:
+def test_caches_that_cannot_be_written_are_named_at_the_start(tmp_path: Path) -> None:
     [port] = free_ports(1)
     file = tmp_path / "file"
     file.touch()
     flags = ("--rest_api_port=0", f"--storage_cache_dir={file}", f"--compilation_cache_dir={file}/compiled")
-    with started("tpuserve-serve", host, port, f"--model_base_path={tmp_path}/absent", *flags) as server:
+    with started("tpuserve-serve", port, f"--model_base_path={tmp_path}/absent", *flags) as server:
         server.wait_for("tpuserve is listening")
         warnings = [line for line in server.lines if "WARNING tpuserve_server.command.cache_directories" in line]
         assert [line.partition(": ")[2] for line in warnings] == [
@@ -112,9 +106,9 @@ def test_caches_that_cannot_be_written_are_named_at_the_start(host: str, tmp_pat
         assert server.stop() == 0
 
 
-def test_a_version_that_is_itself_the_base_path_is_refused_with_its_parent(host: str, version: Path) -> None:
+def test_a_version_that_is_itself_the_base_path_is_refused_with_its_parent(version: Path) -> None:
     [port] = free_ports(1)
-    with started("tpuserve-serve", host, port, "--rest_api_port=0", f"--model_base_path={version}") as server:
+    with started("tpuserve-serve", port, "--rest_api_port=0", f"--model_base_path={version}") as server:
         line = server.wait_for("is itself version 1")
         assert line.startswith("tpuserve: ")
         assert f"--model_base_path={version.parent}, or" in line
@@ -123,7 +117,7 @@ def test_a_version_that_is_itself_the_base_path_is_refused_with_its_parent(host:
 
 
 def test_ports_of_tpuserve_serve_open_at_once_and_its_status_says_what_a_folder_lacks(
-    host: str, version: Path, tmp_path: Path
+    version: Path, tmp_path: Path
 ) -> None:
     [port] = free_ports(1)
     base_path = tmp_path / "m"
@@ -132,7 +126,7 @@ def test_ports_of_tpuserve_serve_open_at_once_and_its_status_says_what_a_folder_
     def status(*flags: str) -> str:
         return CliRunner().invoke(client_command, ["status", "m", f"--address=127.0.0.1:{port}", *flags]).output
 
-    with started("tpuserve-serve", host, port, "--rest_api_port=0", f"--model_base_path={base_path}") as server:
+    with started("tpuserve-serve", port, "--rest_api_port=0", f"--model_base_path={base_path}") as server:
         server.wait_for("is not complete yet")
         server.wait_for("tpuserve is listening")
         assert status() == "1\tSTART\tnot complete yet: its directory is empty\n"

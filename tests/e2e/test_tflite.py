@@ -7,7 +7,6 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.support.saved_models import save_half_plus_two
 from tests.support.tflite_models import half_plus_two, save
@@ -16,12 +15,11 @@ from tpuserve_client import Client
 pytestmark = [pytest.mark.slow]
 
 
-@pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_alone(host: str, tmp_path: Path) -> None:
+def test_the_tflite_model_is_served_and_after_it_a_version_with_a_saved_model_alone(tmp_path: Path) -> None:
     base_path = tmp_path / "half_plus_two"
     save(base_path / "1", half_plus_two())
     flags = ("--prefer_tflite_model=true", "--enable_batching", "--num_tflite_pools=2")
-    with run_server(host, base_path, tmp_path / "log", *flags) as server, Client(server.grpc) as client:
+    with run_server(base_path, tmp_path / "log", *flags) as server, Client(server.grpc) as client:
         # TensorFlow Serving's names for the tensors of a model without SignatureDefs.
         x = np.array([[2], [4], [6]], np.float32)
         (y,) = client.predict("m", {"serving_default_x": x}).outputs.values()

@@ -1,4 +1,4 @@
-"""Tests that a model with a latency objective rejects requests that it cannot answer in time, on real servers."""
+"""Tests that a model with a latency objective rejects requests that it cannot answer in time, on a real server."""
 
 import json
 import re
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.support.saved_models import save_function
 from tpuserve_client import Client, ResourceExhausted, Retry
@@ -47,11 +46,11 @@ class Slow:
         return raised.value
 
 
-@pytest.fixture(params=HOSTS)
-def slow(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Slow]:
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Slow]:
     save_slow_model(tmp_path / "slow" / "1")
     flags = ("--enable_batching", "--allowed_batch_sizes=1", "--latency_objective_ms=60000")
-    with run_server(request.param, tmp_path / "slow", tmp_path / "log", *flags) as server:
+    with run_server(tmp_path / "slow", tmp_path / "log", *flags) as server:
         with urllib.request.urlopen(f"{server.rest}/metrics", timeout=30) as answer:
             [cost] = re.findall(r"^tpuserve_batch_cost_seconds\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
         yield Slow(server, float(cost))

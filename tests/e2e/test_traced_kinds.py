@@ -1,4 +1,4 @@
-"""Tests for traces and timing of every kind of request on both hosts: the stages fit, and the header agrees with them.
+"""Tests for traces and timing of every kind of request: the stages fit, and the header agrees with them.
 
 The client samples each request with `traceparent` and asks for its stages.
 """
@@ -23,12 +23,13 @@ from tensorflow_serving.apis import (
 )
 
 from tests.contract.serving_models import save_half_plus_two
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_in_environment
 from tests.support.free_ports import free_ports
 from tests.support.otlp_receiver import Receiver, attributes_of, http_receiver
 from tests.support.saved_models import predict_request, save_function, write_manifest
 from tpuserve_formats.messages.oip import ModelInferRequest
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 TIMEOUT_S: Final = 60.0
 # Identifier of the client's span.
@@ -84,8 +85,8 @@ def requests_of(spans: Any, trace_id: str) -> list[Span]:  # noqa: ANN401 - any 
     return [span for span in spans if span.trace_id.hex() == trace_id and span.kind == Span.SPAN_KIND_SERVER]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     folder = tmp_path_factory.mktemp("kinds")
     save_half_plus_two(folder / "half/1")
     write_manifest(
@@ -101,7 +102,7 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             f"--batching_parameters_file={folder / 'batching.config'}",
             "--response_cache_max_bytes=1000000", f"--trace_endpoint={receiver.url}", "--trace_sample_ratio=0",
         )  # fmt: skip
-        with run_in_environment(request.param, folder / "log", ports, environment, *flags, model="both") as server:
+        with run_in_environment(folder / "log", ports, environment, *flags, model="both") as server:
             yield Traced(server, receiver)
 
 

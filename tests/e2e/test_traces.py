@@ -1,4 +1,4 @@
-"""Tests for traces: real servers on both hosts export spans to a real receiver, over HTTP and gRPC."""
+"""Tests for traces: a real server exports spans to a real receiver."""
 
 import contextlib
 import socket
@@ -18,12 +18,13 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import EXECUTABLE, RunningServer, run_in_environment
 from tests.support.descriptors import is_readable
 from tests.support.free_ports import free_ports
-from tests.support.otlp_receiver import Receiver, attributes_of, grpc_receiver, http_receiver
+from tests.support.otlp_receiver import Receiver, attributes_of, http_receiver
 from tests.support.saved_models import predict_request
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 # A request of one row waits for another one, for so long that it counts as slow.
 PARAMETERS = """
@@ -41,11 +42,10 @@ STAGES = ["decode", "queue", "batch", "execute", "resume", "encode"]
 
 @dataclass(frozen=True)
 class Traced:
-    """A server, the receiver of its spans, and whether Envoy exports spans, too."""
+    """A server, and the receiver of its spans."""
 
     server: RunningServer
     receiver: Receiver
-    has_envoy_span: bool
 
     def server_span(self, trace_id: str) -> Span:
         """Wait for the span of the request of a trace, and return it."""
@@ -53,18 +53,13 @@ class Traced:
         [span] = [span for span in found if is_request(span, trace_id)]
         return span
 
-    def wait_for_span(self, span_id: bytes) -> Span:
-        """Wait for a span, and return it."""
-        found = self.receiver.wait_for(lambda spans: any(span.span_id == span_id for span in spans))
-        return next(span for span in found if span.span_id == span_id)
-
     def children(self, parent: Span) -> list[Span]:
         """Return the stages of a request whose span has arrived."""
         return [span for span in self.receiver.spans() if span.parent_span_id == parent.span_id]
 
 
 @contextlib.contextmanager
-def run_traced(host: str, base: Path, folder: Path, url: str, *flags: str, **variables: str) -> Iterator[RunningServer]:
+def run_traced(base: Path, folder: Path, url: str, *flags: str, **variables: str) -> Iterator[RunningServer]:
     """Start a server of the calculator that exports traces to `url`."""
     parameters = folder / "batching.config"
     parameters.write_text(PARAMETERS)
@@ -79,33 +74,20 @@ def run_traced(host: str, base: Path, folder: Path, url: str, *flags: str, **var
         f"--trace_endpoint={url}",
         *flags,
     )
-    with run_in_environment(host, folder / "log", ports, environment, *flags, model="calculator") as server:
+    with run_in_environment(folder / "log", ports, environment, *flags, model="calculator") as server:
         yield server
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(("envoy", ""), marks=pytest.mark.xdist_group(HOSTS[0])),
-        pytest.param(("envoy", "http/protobuf"), marks=pytest.mark.xdist_group(HOSTS[0])),
-        pytest.param(("envoy", "grpc"), marks=pytest.mark.xdist_group(HOSTS[0])),
-        pytest.param(("python", ""), marks=pytest.mark.xdist_group(HOSTS[1])),
-    ],
-    ids=["envoy-http", "envoy-http-envoy_span", "envoy-grpc-envoy_span", "python-grpc"],
-)
-def traced(
-    request: pytest.FixtureRequest, calculator: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Traced]:
+@pytest.fixture(scope="module")
+def traced(calculator: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     """Serve with traces of slow requests, and of those whose client samples them."""
-    host, protocol_of_envoy = request.param
-    protocol = protocol_of_envoy or ("grpc" if host == "python" else "http/protobuf")
-    flags = ["--trace_sample_ratio=0", f"--trace_slow_ms={SLOW_MS}", *(["--trace_envoy"] if protocol_of_envoy else [])]
+    flags = ("--trace_sample_ratio=0", f"--trace_slow_ms={SLOW_MS}")
     folder = tmp_path_factory.mktemp("traces")
     with (
-        grpc_receiver() if protocol == "grpc" else http_receiver() as receiver,
-        run_traced(host, calculator, folder, receiver.url, *flags, PROTOCOL=protocol) as server,
+        http_receiver() as receiver,
+        run_traced(calculator, folder, receiver.url, *flags) as server,
     ):
-        yield Traced(server, receiver, bool(protocol_of_envoy))
+        yield Traced(server, receiver)
 
 
 def is_request(span: Span, trace_id: str) -> bool:
@@ -222,18 +204,12 @@ def check_stages(traced: Traced, request: Span, batch: Span) -> None:
     assert [(link.trace_id, link.span_id) for link in execute.links] == [(batch.trace_id, batch.span_id)]
 
 
-def test_the_parent_is_the_client_or_envoys_span_below_it(traced: Traced) -> None:
+def test_the_parent_is_the_clients_span(traced: Traced) -> None:
     over_rest, over_grpc = token_hex(16), token_hex(16)
     post(traced.server, 2, traceparent=sampled(over_rest))
     call(traced.server, 2, ("traceparent", sampled(over_grpc)))
     for trace_id in (over_rest, over_grpc):
-        parent_id = traced.server_span(trace_id).parent_span_id
-        if not traced.has_envoy_span:
-            assert parent_id.hex() == PARENT
-            continue
-        envoy = traced.wait_for_span(parent_id)
-        assert (envoy.trace_id.hex(), envoy.parent_span_id.hex()) == (trace_id, PARENT)
-        assert envoy.kind == Span.SPAN_KIND_SERVER
+        assert traced.server_span(trace_id).parent_span_id.hex() == PARENT
 
 
 def is_traced(server: RunningServer, headers: dict[str, str]) -> bool:
@@ -304,23 +280,14 @@ def test_exported_requests_are_counted(traced: Traced) -> None:
     assert counter(traced.server, "tpuserve_traces_dropped_total") == 0
 
 
-@pytest.mark.parametrize(
-    ("host", "is_silent"),
-    [
-        pytest.param("envoy", True, marks=pytest.mark.xdist_group(HOSTS[0])),
-        pytest.param("python", False, marks=pytest.mark.xdist_group(HOSTS[1])),
-    ],
-    ids=["silent-envoy", "away-python"],
-)
-def test_a_receiver_that_takes_nothing_disturbs_no_request(
-    calculator: Path, tmp_path: Path, host: str, is_silent: bool
-) -> None:
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "away"])
+def test_a_receiver_that_takes_nothing_disturbs_no_request(calculator: Path, tmp_path: Path, is_silent: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         if not is_silent:
             listener.close()
         flags = ("--trace_sample_ratio=1", "--trace_max_per_second=10")
-        with run_traced(host, calculator, tmp_path, url, *flags, TIMEOUT="500") as server:
+        with run_traced(calculator, tmp_path, url, *flags, TIMEOUT="500") as server:
             for _ in range(30):
                 assert post(server, 2).status_code == 200
             wait_until(lambda: counter(server, 'tpuserve_traces_dropped_total{reason="export_failed"}') >= 10)
@@ -331,7 +298,7 @@ def test_a_receiver_that_takes_nothing_disturbs_no_request(
 
 
 def test_a_certificate_that_cannot_be_read_is_an_error_at_the_start(tmp_path: Path) -> None:
-    command = [str(EXECUTABLE), "--model_base_path=/m", "--host_backend=python", "--trace_endpoint=https://127.0.0.1:1"]
+    command = [str(EXECUTABLE), "--model_base_path=/m", "--trace_endpoint=https://127.0.0.1:1"]
     missing = str(tmp_path / "missing.pem")
     ended = subprocess.run(
         [*command, "--port=0"],

@@ -1,4 +1,4 @@
-"""Tests for Vertex AI's contract on both hosts: AIP_* variables alone, with the artifact in a store, and a cache."""
+"""Tests for Vertex AI's contract: AIP_* variables alone, with the artifact in a store, and a cache."""
 
 import json
 from collections.abc import Iterator
@@ -7,22 +7,21 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_in_environment
 from tests.support.free_ports import free_ports
 from tests.support.object_stores import running_store
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
 HEALTH = "/v1/endpoints/12/deployedModels/34"
 PREDICT = f"{HEALTH}:predict"
 ROW = [[0.5] * 64]
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("vertex")
     model = save_mlp(folder / "model")
     write_manifest(model)
@@ -41,7 +40,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         }
         flags = (f"--storage_cache_dir={folder / 'cache'}", "--response_cache_max_bytes=1000000")
         log = folder / "log"
-        with run_in_environment(request.param, log, ports, environment, *flags, model="model") as server:
+        with run_in_environment(log, ports, environment, *flags, model="model") as server:
             yield server
 
 

@@ -10,7 +10,6 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import RunningServer, run_server
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.saved_models import predict_request, write_warmup
@@ -21,16 +20,15 @@ pytestmark = [pytest.mark.slow]
 MAX_RSS_BYTES = 600 * 10**6
 
 
-@pytest.mark.parametrize("host", [pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def test_device_programs_are_served_without_it(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_programs_are_served_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = tmp_path / "m" / "1"
     write_warmup(version, predict_request(x=[[1.0, 2.0]]))
     write_programs(version, double_and_add())
     logged = tmp_path / "requests" / "log"
     flags = ("--device=cpu", f"--request_log_path_prefix={logged}", "--request_log_format=tfrecord")
-    # Like `python -X importtime`: a line on stderr per module, including the process that Envoy embeds.
+    # Like `python -X importtime`: a line on stderr per module, including the serving process.
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    with run_server(host, version.parent, tmp_path / "log", *flags) as server:
+    with run_server(version.parent, tmp_path / "log", *flags) as server:
         for address in (server.grpc, server.rest):
             with Client(address) as client:
                 assert client.predict("m", {"x": np.ones((3, 2), np.float32)})["double"].tolist() == [[2, 2]] * 3

@@ -31,7 +31,7 @@ def test_pictures_are_decoded_on_the_host(export: Export, tmp_path: Path) -> Non
     assert export(tmp_path / "model.keras", tmp_path / "m", *signatures, *PROGRAMS).code == 0
     raw = np.random.default_rng(1).integers(0, 256, (3, 6, 8, 3), dtype=np.uint8)
     with (
-        run_server("python", tmp_path / "m", tmp_path / "log", "--device=cpu") as server,
+        run_server(tmp_path / "m", tmp_path / "log", "--device=cpu") as server,
         Client(server.grpc) as client,
     ):
         photo = client.predict(
@@ -53,7 +53,7 @@ def test_words_are_looked_up_on_the_host(export: Export, tmp_path: Path) -> None
     rest = ("--check", tmp_path / "check.npz", "--sequence-buckets", "4,8")
     assert export(tmp_path / "model.keras", tmp_path / "m", *text, *rest, *PROGRAMS).code == 0
     with (
-        run_server("python", tmp_path / "m", tmp_path / "log", "--device=cpu") as server,
+        run_server(tmp_path / "m", tmp_path / "log", "--device=cpu") as server,
         Client(server.grpc) as client,
     ):
         served = client.predict("m", {"text": np.array([b"two one zero one two", b"seven"], object)})

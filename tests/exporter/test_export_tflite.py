@@ -57,7 +57,7 @@ def test_a_server_that_prefers_it_serves_it_under_the_same_names(export: Export,
     finished = export(tiny, tmp_path / "m", *signatures, *ALSO)
     assert finished.code == 0, finished.err
     log = tmp_path / "log"
-    with run_server("python", tmp_path / "m", log, "--prefer_tflite_model") as server, Client(server.grpc) as client:
+    with run_server(tmp_path / "m", log, "--prefer_tflite_model") as server, Client(server.grpc) as client:
         expected = keras.saving.load_model(tiny)(ROWS)
         for name in ("predict", "serving_default"):
             served = client.predict("m", {"features": ROWS}, signature_name=name)

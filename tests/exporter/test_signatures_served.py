@@ -32,7 +32,7 @@ def server(export: Callable[..., Finished], digits_checkpoint: Path, tmp_path: P
     model = ("--model", "examples.digits.model:build", "--batch-sizes", "1,4")
     finished = export(digits_checkpoint, tmp_path / "m", *model, *flags, "--labels", tmp_path / "labels.txt")
     assert finished.code == 0, finished.err
-    with run_server("python", tmp_path / "m", tmp_path / "server.log") as running:
+    with run_server(tmp_path / "m", tmp_path / "server.log") as running:
         yield running
 
 

@@ -90,7 +90,7 @@ def faulted(
         f"--header_timeout_seconds={HEADER_TIMEOUT_S}",
     )
     with (
-        run_configured_server(request.param, folder / "log", *flags, model="m") as running,
+        run_configured_server(folder / "log", *flags, model="m") as running,
         FaultedServer(running, request.param) as server,
     ):
         server.wait_until_ready(START_TIMEOUT_S)

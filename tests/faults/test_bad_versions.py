@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     )
     config.write_text(f"model_config_list {{ {models} }}")
     flags = (f"--model_config_file={config}", "--max_num_load_retries=0")
-    with run_configured_server("python", folder / "log", *flags, model="good") as server:
+    with run_configured_server(folder / "log", *flags, model="good") as server:
         yield server
         # A load that hangs does not keep the server from stopping.
         assert server.terminate() == 0

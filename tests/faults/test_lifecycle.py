@@ -83,7 +83,7 @@ def mlp_base(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
 def mlp_server(request: pytest.FixtureRequest, mlp_base: Path, tmp_path: Path) -> Iterator[RunningServer]:
-    with run_server(request.param, mlp_base, tmp_path / "log", "--max_num_load_retries=0") as server:
+    with run_server(mlp_base, tmp_path / "log", "--max_num_load_retries=0") as server:
         yield server
 
 

@@ -74,7 +74,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     save_endless(tmp_path / "endless" / "1")
     (tmp_path / "models.config").write_text(configuration(tmp_path, "good", "endless", "abort"))
     flags = (f"--model_config_file={tmp_path / 'models.config'}", "--drain_timeout_seconds=1")
-    with run_configured_server("envoy", tmp_path / "log", *flags, model="good") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="good") as server:
         with Client(server.grpc) as client:
             client.wait_until_ready(START_TIMEOUT_S, "endless")
             client.wait_until_ready(START_TIMEOUT_S, "abort")
@@ -214,7 +214,7 @@ def watched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunningS
         "--run_timeout_seconds=2",
         "--replace_hung_after_seconds=8",
     )
-    with run_configured_server(request.param, tmp_path / "log", *flags, model="good") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="good") as server:
         yield server
 
 

@@ -24,14 +24,8 @@ def _parser(name: str) -> Command:
     return lambda seconds, at: _python("tests.fuzz.session", name, seconds, at.kept, at.findings, at.counts)
 
 
-def _transport(transport: str, host: str) -> Command:
-    return lambda seconds, at: _python(
-        "tests.fuzz.transports.session", transport, host, seconds, at.findings, at.counts
-    )
-
-
-def _openapi(host: str) -> Command:
-    return lambda seconds, at: _python("tests.fuzz.openapi_session", host, seconds, at.findings, at.counts)
+def _transport(transport: str) -> Command:
+    return lambda seconds, at: _python("tests.fuzz.transports.session", transport, seconds, at.findings, at.counts)
 
 
 def _python(module: str, *arguments: object) -> list[str]:
@@ -42,7 +36,7 @@ SESSIONS: Final[Mapping[str, Command]] = MappingProxyType(
     {
         **{name: _parser(name) for name in PARSERS},
         "registry": lambda seconds, at: _python("tests.fuzz.registry.session", seconds, at.findings, at.counts),
-        **{f"{way}-{host}": _transport(way, host) for way in ("http2", "http1") for host in ("envoy", "python")},
-        **{f"openapi-{host}": _openapi(host) for host in ("envoy", "python")},
+        **{name: _transport(name) for name in ("http2", "http1")},
+        "openapi": lambda seconds, at: _python("tests.fuzz.openapi_session", seconds, at.findings, at.counts),
     }
 )

@@ -11,7 +11,6 @@ from tests.fuzz.outcome import Outcome, table
 from tests.fuzz.sessions import SESSIONS, Folders
 from tests.fuzz.shared_counts import SharedCounts, read_counts
 from tests.fuzz.targets import PARSERS
-from tests.fuzz.transports.tracebacks import own_tracebacks
 
 FINDING = "tests.fuzz.target.Finding: only one reading refuses the body"
 LOG = f"""#2 NEW cov: 9 ft: 41
@@ -51,13 +50,6 @@ def test_unknown_target_is_refused_with_the_known_ones(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["route"])
     assert "unknown target route. Targets are tensor_proto" in capsys.readouterr().err
-
-
-def test_tracebacks_of_grpcio_alone_are_no_findings() -> None:
-    theirs = 'Traceback (most recent call last):\n  File "_cygrpc/aio/server.pyx.pxi"\nExecuteBatchError\n'
-    ours = 'Traceback (most recent call last):\n  File "server/tpuserve_server/app.py"\nKeyError\n'
-    assert own_tracebacks(f"line\n{theirs}line\n") == []
-    assert [text.split("\n")[1] for text in own_tracebacks(theirs + ours)] == ["KeyError"]
 
 
 def test_memory_limit_names_the_size_of_an_input(tmp_path: Path) -> None:

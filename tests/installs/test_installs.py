@@ -73,7 +73,7 @@ def server(environments: Environments, models: Path) -> Iterator[RunningServer]:
     ports = free_ports(2)
     flags = (f"--rest_api_port={ports[1]}", "--model_name=m", f"--model_base_path={models}")
     log, executable = serving.folder / "log", serving.bin / "tpuserve-serve"
-    with run_in_environment("auto", log, ports, {}, *flags, model="m", executable=executable) as running:
+    with run_in_environment(log, ports, {}, *flags, model="m", executable=executable) as running:
         yield running
 
 

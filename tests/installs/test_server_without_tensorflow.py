@@ -59,7 +59,7 @@ def served(environments: Environments) -> Iterator[Served]:
         "--enable_profiler",
     )  # fmt: skip
     log, executable = environment.folder / "log", environment.bin / "tpuserve-serve"
-    with run_in_environment("auto", log, ports, {}, *flags, model="programs", executable=executable) as running:
+    with run_in_environment(log, ports, {}, *flags, model="programs", executable=executable) as running:
         with Client(running.grpc) as client:
             client.wait_until_ready(60, "both")
         yield Served(environment, running, config)
@@ -152,7 +152,7 @@ def test_tensorflow_lite_models_are_served(environments: Environments) -> None:
     log, executable = environment.folder / "log", environment.bin / "tpuserve-serve"
     with (
         run_in_environment(
-            "auto", log, ports, {}, *flags, "--prefer_tflite_model", model="m", executable=executable
+            log, ports, {}, *flags, "--prefer_tflite_model", model="m", executable=executable
         ) as running,
         Client(running.grpc) as client,
     ):

@@ -72,7 +72,7 @@ def main() -> None:
 def draw_live(folder: Path) -> None:
     """Draw a terminal shortly before the end of a run, and after it."""
     save_mlp(folder / "mlp/1")
-    with run_server("envoy", folder / "mlp", folder / "log", "--enable_batching=true", model="mlp") as server:
+    with run_server(folder / "mlp", folder / "log", "--enable_batching=true", model="mlp") as server:
         program = str(Path(sys.executable).with_name("tpuserve"))
         where = ["--grpc", server.grpc, "--rest", server.rest]
         written = run_in_terminal([program, "loadtest", "run", "mlp", *where, *_LIVE.split()], folder, {})
@@ -89,7 +89,7 @@ def load(command: str, folder: Path) -> None:
         if command == "run":
             save_mlp(folder / "mlp/1")
             flags = ("--enable_batching=true",)
-            server = stack.enter_context(run_server("envoy", folder / "mlp", folder / "log", *flags, model="mlp"))
+            server = stack.enter_context(run_server(folder / "mlp", folder / "log", *flags, model="mlp"))
             _run(command, folder, ["mlp", "--grpc", server.grpc, "--rest", server.rest])
         elif command == "rollout":
             for version in ("1", "2"):
@@ -97,7 +97,7 @@ def load(command: str, folder: Path) -> None:
             file = folder / "models.config"
             file.write_text(_CONFIGURATION % (folder / "versions"))
             flag = f"--model_config_file={file}"
-            site = stack.enter_context(run_configured_server("envoy", folder / "log", flag, model="mlp"))
+            site = stack.enter_context(run_configured_server(folder / "log", flag, model="mlp"))
             _run(command, folder, ["mlp", "--grpc", site.grpc, "--rest", site.rest])
         elif command == "mlperf":
             quick = stack.enter_context(serving(Doubling(service_s=0.004)))

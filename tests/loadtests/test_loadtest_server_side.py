@@ -200,7 +200,7 @@ def measured(*arguments: str) -> dict[str, Any]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("watched")
     save_mlp(folder / "m" / "1")
-    with run_server("envoy", folder / "m", folder / "log", "--enable_batching=true") as server:
+    with run_server(folder / "m", folder / "log", "--enable_batching=true") as server:
         yield server
 
 

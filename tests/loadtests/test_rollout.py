@@ -127,7 +127,7 @@ def running(models: Path) -> Iterator[Site]:
     file = models / "models.config"
     file.write_text(configuration(models))
     flags = (f"--model_config_file={file}",)
-    with run_configured_server("python", models / "log", *flags, model="m") as server:
+    with run_configured_server(models / "log", *flags, model="m") as server:
         wait_for_labels(server)
         yield Site(server, file)
 
@@ -391,7 +391,7 @@ def test_a_server_that_reads_its_file_again_is_waited_for(models: Path, tmp_path
     file = tmp_path / "models.config"
     file.write_text(configuration(models))
     flags = (f"--model_config_file={file}", "--model_config_file_poll_wait_seconds=0.2")
-    with run_configured_server("python", tmp_path / "log", *flags, model="m") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="m") as server:
         wait_for_labels(server)
         site = Site(server, file)
         code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--apply", "poll", "--soak", "0")
@@ -402,7 +402,7 @@ def test_a_server_that_reads_its_file_again_is_waited_for(models: Path, tmp_path
 def test_a_server_that_stops_in_the_soak_leaves_the_old_labels_in_the_file(models: Path, tmp_path: Path) -> None:
     file = tmp_path / "models.config"
     file.write_text(configuration(models))
-    with run_configured_server("python", tmp_path / "log", f"--model_config_file={file}", model="m") as server:
+    with run_configured_server(tmp_path / "log", f"--model_config_file={file}", model="m") as server:
         wait_for_labels(server)
         command = [sys.executable, "-c", HEEDING_CTRL_C, "m", "--model_config_file", str(file), "--grpc", server.grpc]
         command += [*QUICK, "--to", str(GOOD), "--execute", "--no-parity", "--soak", "1h", "--patience", "2s"]
@@ -420,6 +420,6 @@ def test_a_server_that_stops_in_the_soak_leaves_the_old_labels_in_the_file(model
     assert file.read_text() == configuration(models)
     assert "Waiting for the server, at most 2 s" in errors
     assert f"{file} has stable: version {LIVE}; a server that starts with this file" in report["steps"][-1]["detail"]
-    with run_configured_server("python", tmp_path / "log", f"--model_config_file={file}", model="m") as server:
+    with run_configured_server(tmp_path / "log", f"--model_config_file={file}", model="m") as server:
         wait_for_labels(server)
         assert Site(server, file).answers("stable") == LIVE

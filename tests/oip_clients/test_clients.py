@@ -1,4 +1,4 @@
-"""tritonclient and KServe's clients, unchanged, with a server on each host. They run in `.oip-clients`."""
+"""tritonclient and KServe's clients, unchanged, with a server. They run in `.oip-clients`."""
 
 import json
 import os
@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.contract.conftest import HOSTS
 from tests.contract.serving_models import save_half_plus_two, save_kinds
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.oip_clients.checks import HALF, HALF_VERSIONS, KINDS, LABELS, SHARED_MEMORY_PREFIX, SIMPLE, VERSION
 from tests.support.optional import cannot_run, find_oip_clients, needs
 from tests.support.saved_models import save_function
 from tests.triton_examples.models import save_image_labels, save_simple
+
+pytestmark = pytest.mark.xdist_group(__name__)
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/how-to/call/other-clients.md"
@@ -50,13 +51,11 @@ def python() -> Path:
     return find_oip_clients() or cannot_run("there is no whole .oip-clients: make oip-clients")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def server(
-    request: pytest.FixtureRequest, python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("server") / "log"
     flags = (f"--model_config_file={models}", f"--shared_memory_prefix={SHARED_MEMORY_PREFIX}")
-    with run_configured_server(request.param, log, *flags, model=HALF) as server:
+    with run_configured_server(log, *flags, model=HALF) as server:
         yield server
 
 

@@ -1,7 +1,6 @@
 """Soak and chaos: a real server under mixed traffic of all protocols and random faults, with every answer checked.
 
-    make soak MINUTES=60 SEED=7             # the Envoy host
-    make soak MINUTES=10 HOST=python
+    make soak MINUTES=60 SEED=7
 
 Prints a line a minute, and a table at the end. The exit status is 1 if an answer was wrong, a request was lost, a fault
 had another effect than the documented one, or memory, threads or descriptors grew. Ctrl-C ends the run with the table.
@@ -33,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     # A cancelled call logs a line of gRPC's own. The soak counts the calls.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
-    plan = Plan(options.host, seed, options.rate, options.minutes * 60 if options.minutes else None)
-    print(f"Soak of the {plan.host} host, {options.minutes or 'as few as possible'} min, seed {seed}", flush=True)
+    plan = Plan(seed, options.rate, options.minutes * 60 if options.minutes else None)
+    print(f"Soak, {options.minutes or 'as few as possible'} min, seed {seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="tpuserve-soak-") as folder:
         result = asyncio.run(run_soak(plan, Path(folder), _watch))
         if options.log is not None:
@@ -49,7 +48,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60, help="duration; 0: each kind of fault once (default: 60)")
     parser.add_argument("--seed", type=int, help="seed of faults and requests (default: a random one)")
-    parser.add_argument("--host", choices=("envoy", "python"), default="envoy", help="default: envoy")
     parser.add_argument("--rate", type=float, default=60.0, help="requests per second (default: 60)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write the server's log")

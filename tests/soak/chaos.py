@@ -96,8 +96,6 @@ class Chaos:
         yield from able
 
     def _why_not(self, fault: Fault) -> str:
-        if fault.ends_worker and self._scene.server.host != "envoy":
-            return "the Python host is one process without a supervisor"
         if fault.needs_disk and self._scene.server.disk is None:
             return "a small file system needs root and the right to mount"
         return ""

@@ -13,7 +13,6 @@ from tests.soak.levels import Level, Verdict
 class Result:
     """Everything that the table shows. `ended` is the exit status of the server after SIGTERM."""
 
-    host: str
     seed: int
     seconds: float
     ledger: Ledger
@@ -45,7 +44,6 @@ class Result:
         """Return the result as JSON."""
         ledger = self.ledger
         return {
-            "host": self.host,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "requests": dict(ledger.requests),

@@ -29,7 +29,6 @@ _SAMPLES: Final = 600
 class Plan:
     """How to run. Without `seconds`, each kind of fault comes once, and the run ends."""
 
-    host: str
     seed: int
     rate_per_s: float
     seconds: float | None = None
@@ -73,7 +72,7 @@ async def run_soak(plan: Plan, folder: Path, watch: Callable[[Soak], AsyncIterat
     """
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk"))
-        server = SoakedServer(folder, plan.host, disk)
+        server = SoakedServer(folder, disk)
         stack.enter_context(server.running())
         await server.wait_until_ready()
         soak = _build(plan, server)
@@ -83,7 +82,7 @@ async def run_soak(plan: Plan, folder: Path, watch: Callable[[Soak], AsyncIterat
         levels = judge(soak.sampler.samples)
         ended = await server.stop()
         return Result(
-            plan.host, plan.seed, time.monotonic() - soak.start_s, soak.ledger, soak.chaos.journal, soak.chaos.skipped,
+            plan.seed, time.monotonic() - soak.start_s, soak.ledger, soak.chaos.journal, soak.chaos.skipped,
             levels, ended, "Traceback" in server.log_after(0),
         )  # fmt: skip
 

@@ -51,10 +51,9 @@ class Usage:
 class SoakedServer:
     """A server process and the files that it reads. `disk` is a small file system, or "" without the right to mount."""
 
-    def __init__(self, folder: Path, host: str, disk: Path | None) -> None:
+    def __init__(self, folder: Path, disk: Path | None) -> None:
         """Write the models and the configuration. `start` starts the server."""
         self.folder = folder
-        self.host = host
         self.disk = disk
         (folder / "certificates").mkdir()
         self.authority = Authority(folder / "certificates")
@@ -114,8 +113,8 @@ class SoakedServer:
         """Start the server, and stop it at exit if it still runs."""
         logs = self.disk or self.folder
         flags = (
-            f"--host_backend={self.host}", f"--port={self._ports[0]}", f"--rest_api_port={self._ports[1]}",
-            "--bind_address=127.0.0.1", f"--file_system_poll_wait_seconds={_POLL_S}",
+            f"--port={self._ports[0]}", f"--rest_api_port={self._ports[1]}", "--bind_address=127.0.0.1",
+            f"--file_system_poll_wait_seconds={_POLL_S}",
             f"--model_config_file={self.folder / 'models.config'}", f"--ssl_config_file={self.folder / 'ssl.config'}",
             "--model_name=m", f"--vertex_predict_route={VERTEX_ROUTE}", "--max_num_load_retries=0",
             # The models that hang and that end the process write to pipes.
@@ -142,9 +141,8 @@ class SoakedServer:
         return await asyncio.to_thread(self.process.wait, STOP_TIMEOUT_S)
 
     def worker(self) -> psutil.Process:
-        """Return the process that serves: the child of the supervisor on the Envoy host."""
-        parent = psutil.Process(self.process.pid)
-        return parent.children()[0] if self.host == "envoy" else parent
+        """Return the process that serves: the child of the supervisor."""
+        return psutil.Process(self.process.pid).children()[0]
 
     async def wait_until_ready(self) -> None:
         """Wait until the server reports ready, through connections of this call."""

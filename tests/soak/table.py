@@ -14,7 +14,7 @@ def text_table(result: Result) -> str:
 
 def _lines(result: Result) -> Iterator[str]:
     ledger = result.ledger
-    yield f"Soak of the {result.host} host, {result.seconds / 60:.1f} min, seed {result.seed}"
+    yield f"Soak, {result.seconds / 60:.1f} min, seed {result.seed}"
     yield ""
     rows = [
         [protocol, f"{count:,}", f"{ledger.answered[protocol]:,}"]

@@ -68,8 +68,7 @@ class ConsoleHouse:
             self.metrics.server.in_flight,
             Budgets.of(BudgetOptions(), 1000, self.clock),
             ServerFacts(
-                Build("1.2.3", "3.13.1", "python"),
-                "python: /secret",
+                Build("1.2.3", "3.13.1"),
                 1e9,
                 self.clock.monotonic_s(),
                 {"numpy": "2"},

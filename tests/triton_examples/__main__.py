@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.triton_examples --checkout DIR
 
 DIR is a clone of github.com/triton-inference-server/client. The examples run in .oip-clients. Prints a table of the
-results on each host, and the output of each example that failed. Exits with status 1 if one failed.
+results, and the output of each example that failed. Exits with status 1 if one failed.
 """
 
 import argparse
@@ -25,22 +25,20 @@ from tests.triton_examples.catalogue import EXAMPLES, IMAGE, Example
 from tests.triton_examples.models import save_models
 from tests.triton_examples.outcomes import EXAMPLES_FOLDER, Outcome, failed, run_example, table
 
-HOSTS = ("envoy", "python")
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table. Return 0 if every example had the expected result on every host."""
+    """Print the table. Return 0 if every example had the expected result."""
     options = _options(arguments)
-    by_host = {host: run_examples(options.checkout, host, options.examples) for host in options.host or HOSTS}
-    print(table(by_host))
-    wrong = [(host, outcome) for host, outcomes in by_host.items() for outcome in failed(outcomes)]
-    for host, outcome in wrong:
-        print(f"\n{outcome.example.title} on {host}:\n{outcome.output.strip()}")
+    outcomes = run_examples(options.checkout, options.examples)
+    print(table(outcomes))
+    wrong = failed(outcomes)
+    for outcome in wrong:
+        print(f"\n{outcome.example.title}:\n{outcome.output.strip()}")
     return 1 if wrong else 0
 
 
-def run_examples(checkout: Path, host: str, files: Sequence[str] = ()) -> list[Outcome]:
-    """Run the examples, or those of the named files, with a server on `host`. Takes a minute.
+def run_examples(checkout: Path, files: Sequence[str] = ()) -> list[Outcome]:
+    """Run the examples, or those of the named files. Takes a minute.
 
     Each example that counts the models has a server of its own.
     """
@@ -55,7 +53,7 @@ def run_examples(checkout: Path, host: str, files: Sequence[str] = ()) -> list[O
         for count in sorted({example.models for example in selected}):
             # The examples use `simple`, which is the first.
             served = dict(list(models.items())[: count or None])
-            with _serving(host, served, folder) as addresses:
+            with _serving(served, folder) as addresses:
                 for example in selected:
                     if example.models == count:
                         outcomes[example] = run_example(example, python, checkout, addresses, folder)
@@ -63,7 +61,7 @@ def run_examples(checkout: Path, host: str, files: Sequence[str] = ()) -> list[O
 
 
 @contextmanager
-def _serving(host: str, models: dict[str, Path], folder: Path) -> Iterator[dict[str, str]]:
+def _serving(models: dict[str, Path], folder: Path) -> Iterator[dict[str, str]]:
     """Run a server until the block ends, and yield its addresses by protocol."""
     config = folder / "models.config"
     entries = "".join(
@@ -73,7 +71,7 @@ def _serving(host: str, models: dict[str, Path], folder: Path) -> Iterator[dict[
     config.write_text(f"model_config_list {{ {entries} }}")
     # The examples register keys such as /input_simple and /output0_simple.
     flags = (f"--model_config_file={config}", "--shared_memory_prefix=input,output", "--oip_server_name=triton")
-    with run_configured_server(host, folder / "log", *flags, model="simple") as server:
+    with run_configured_server(folder / "log", *flags, model="simple") as server:
         yield {"grpc": server.grpc, "http": server.rest.removeprefix("http://")}
 
 
@@ -82,7 +80,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--checkout", type=_checkout, required=True, help="Clone of github.com/triton-inference-server/client."
     )
-    parser.add_argument("--host", choices=HOSTS, action="append", help="Host to test. Repeatable (default: both).")
     parser.add_argument(
         "examples",
         nargs="*",

@@ -19,7 +19,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an example on one host. `output` is what it printed if it failed."""
+    """The result of an example. `output` is what it printed if it failed."""
 
     example: Example
     result: Result
@@ -59,28 +59,19 @@ def judge(example: Example, status: int, output: str) -> Outcome:
     return Outcome(example, "passed") if passed else Outcome(example, "FAILED", output)
 
 
-def table(by_host: Mapping[str, Sequence[Outcome]]) -> str:
-    """Write a line for each example with its result on each host and the reason, and the totals, as Markdown."""
-    lines = [_row("example", *by_host, "reason"), _row(*["---"] * (len(by_host) + 2))]
-    for outcomes in zip(*by_host.values(), strict=True):
-        example = outcomes[0].example
-        lines.append(_row(example.title, *(outcome.result for outcome in outcomes), example.reason))
-    totals = [f"**{_count(outcomes, 'passed')} of {_counted(outcomes)}**" for outcomes in by_host.values()]
-    lines.append(_row("**passed**", *totals, ""))
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Write a line for each example with its result and the reason, and the total, as Markdown."""
+    lines = [_row("example", "outcome", "reason"), _row("---", "---", "---")]
+    lines += [_row(one.example.title, one.result, one.example.reason) for one in outcomes]
+    passed = sum(one.result == "passed" for one in outcomes)
+    counted = sum(not one.example.reason for one in outcomes)
+    lines.append(_row("**passed**", f"**{passed} of {counted}**", ""))
     return "\n".join(lines)
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes that differ from what the catalogue expects."""
     return [outcome for outcome in outcomes if outcome.result == "FAILED"]
-
-
-def _counted(outcomes: Sequence[Outcome]) -> int:
-    return sum(not outcome.example.reason for outcome in outcomes)
-
-
-def _count(outcomes: Sequence[Outcome], result: Result) -> int:
-    return sum(outcome.result == result for outcome in outcomes)
 
 
 def _row(*cells: str) -> str:

@@ -1,7 +1,7 @@
 """Outcomes of TensorFlow Serving's tests, read from the XML that absl's test runner writes."""
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -31,14 +31,13 @@ def summary(outcomes: Outcomes) -> str:
     return f"{sum(outcome == 'passed' for outcome in of.values())} of {len(of)}"
 
 
-def table(by_host: Mapping[str, Outcomes]) -> str:
-    """Write a line for each test with its outcome on each host, and the totals, as Markdown."""
-    names = dict.fromkeys(name for outcomes in by_host.values() for name in outcomes)
-    lines = [_row("test", by_host), _row("---", ["---"] * len(by_host))]
-    for name in names:
+def table(outcomes: Outcomes) -> str:
+    """Write a line for each test with its outcome, and the total, as Markdown."""
+    lines = ["| test | outcome |", "| --- | --- |"]
+    for name, outcome in outcomes.items():
         shown = f"{name} (not counted: needs TF Text)" if name == NEEDS_TF_TEXT else name
-        lines.append(_row(shown, [outcomes.get(name, "not run") for outcomes in by_host.values()]))
-    lines.append(_row("**passed**", [f"**{summary(outcomes)}**" for outcomes in by_host.values()]))
+        lines.append(f"| {shown} | {outcome} |")
+    lines.append(f"| **passed** | **{summary(outcomes)}** |")
     return "\n".join(lines)
 
 
@@ -47,7 +46,3 @@ def _outcome(case: "ET.Element") -> Outcome:
         return "failed"
     skipped = case.find("skipped") is not None or case.get("status") == "notrun" or case.get("result") == "suppressed"
     return "not run" if skipped else "passed"
-
-
-def _row(first: str, others: Iterable[str]) -> str:
-    return "| " + " | ".join([first, *others]) + " |"

@@ -21,21 +21,20 @@ from tests.upstream.outcomes import Outcomes, counted, read_outcomes, table
 
 ROOT = Path(__file__).parents[2]
 TEST_FILE = "tensorflow_serving/model_servers/tensorflow_model_server_test.py"
-HOSTS = ("envoy", "python")
-# For one host. Each of about twenty servers takes a minute if it does not answer.
+# Each of about twenty servers takes a minute if it does not answer.
 TIMEOUT_S = 3600.0
 
 
 def main() -> int:
-    """Print the table of outcomes. Return 0 if every counted test has passed on every host."""
+    """Print the table of outcomes. Return 0 if every counted test has passed."""
     options = _options()
-    by_host = {host: run_tests(options.checkout, host, options.tests) for host in options.host or HOSTS}
-    print(table(by_host))
-    return 0 if all(set(counted(outcomes).values()) == {"passed"} for outcomes in by_host.values()) else 1
+    outcomes = run_tests(options.checkout, options.tests)
+    print(table(outcomes))
+    return 0 if set(counted(outcomes).values()) == {"passed"} else 1
 
 
-def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
-    """Run the tests, or those named, with a server on `host`, and return their outcomes by name. Takes minutes.
+def run_tests(checkout: Path, tests: Iterable[str] = ()) -> Outcomes:
+    """Run the tests, or those named, and return their outcomes by name. Takes minutes.
 
     The output of tests and servers goes to standard error.
     """
@@ -47,7 +46,7 @@ def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
             *(f"TensorflowModelServerTest.{test}" for test in tests),
             f"--xml_output_file={report}",
         ]
-        environment = _environment(checkout, folder, host)
+        environment = _environment(checkout, folder)
         subprocess.run(command, env=environment, stdout=sys.stderr, check=False, timeout=TIMEOUT_S)
         return read_outcomes(report) if report.exists() else {}
 
@@ -55,7 +54,6 @@ def run_tests(checkout: Path, host: str, tests: Iterable[str] = ()) -> Outcomes:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=_checkout, required=True, help="Clone of github.com/tensorflow/serving.")
-    parser.add_argument("--host", choices=HOSTS, action="append", help="Host to test. Repeatable (default: both).")
     parser.add_argument(
         "tests", nargs="*", metavar="TEST", help="Name of a test, such as testPredictUDS (default: all)."
     )
@@ -72,11 +70,11 @@ def _checkout(text: str) -> Path:
     return path
 
 
-def _environment(checkout: Path, folder: Path, host: str) -> Mapping[str, str]:
+def _environment(checkout: Path, folder: Path) -> Mapping[str, str]:
     sources = folder / "tf_serving" / "tensorflow_serving"
     (sources / "model_servers").mkdir(parents=True)
     (sources / "servables").symlink_to(checkout / "tensorflow_serving" / "servables")
-    _write_server(sources / "model_servers" / "tensorflow_model_server", host)
+    _write_server(sources / "model_servers" / "tensorflow_model_server")
     temporary = folder / "tmp"
     temporary.mkdir()
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -91,13 +89,13 @@ def _environment(checkout: Path, folder: Path, host: str) -> Mapping[str, str]:
     }
 
 
-def _write_server(path: Path, host: str) -> None:
-    """Write a script for the command with the chosen host. `exec` is needed because the tests stop it with SIGKILL.
+def _write_server(path: Path) -> None:
+    """Write a script for the command. `exec` is needed because the tests stop it with SIGKILL.
 
     The tests send shapes outside of their models' signatures, which the server refuses by default.
     """
     program = Path(sys.executable).with_name("tensorflow_model_server")
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} --host_backend={host} --lenient_shapes "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(str(program))} --lenient_shapes "$@"\n')
     path.chmod(0o755)
 
 

@@ -39,9 +39,9 @@ SAVED: Final[dict[str, tuple[Sequence[Operation], Callable[[Sequence[str], Path]
 }
 # Servers of the models: a process for each, or one for all.
 SANDBOX: Final = "sandbox"
-HOSTS: Final = ("envoy", "python")
+SERVER: Final = "server"
 # Forms of a kind for a model on a server, where a request costs ten times as much.
-MOST_ON_HOST: Final = 3
+MOST_ON_SERVER: Final = 3
 # The status that shells report for SIGINT.
 EXIT_INTERRUPTED: Final = 130
 
@@ -78,7 +78,7 @@ def _lines(options: argparse.Namespace) -> Iterator[Line]:
             for number, sweep in enumerate(_sweeps(saved, operations, folder, through, options.protocols), 1):
                 title = f"{number} of {len(operations)}: {sweep.title}"
                 _report(f"[{time.monotonic() - started_s:5.0f} s] {title}")
-                most = options.most if through == SANDBOX else min(options.most, MOST_ON_HOST)
+                most = options.most if through == SANDBOX else min(options.most, MOST_ON_SERVER)
                 yield from sweep.lines(most)
 
 
@@ -90,7 +90,7 @@ def _sweeps(
         if through != SANDBOX and operations:
             log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
             paths = [folder / one.name for one in operations]
-            server = stack.enter_context(zoo_server(through, paths, log))
+            server = stack.enter_context(zoo_server(paths, log))
             for one in operations:
                 yield Sweep(f"{saved}, {through}", one, server, protocols, None, one.name)
             return
@@ -121,7 +121,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, default=Path("build/zoo"), help="folder that keeps the saved models")
     parser.add_argument("--only", type=_split, default=["*"], help="names or patterns of models, separated by commas")
     parser.add_argument("--saved", type=_split, default=[*SAVED], help=f"some of {', '.join(SAVED)}")
-    parser.add_argument("--through", type=_split, default=[SANDBOX, *HOSTS], help="sandbox, or the host of a server")
+    parser.add_argument("--through", type=_split, default=[SANDBOX, SERVER], help="some of sandbox, server")
     parser.add_argument("--protocols", type=_protocols, default=[*Protocol], help=f"some of {', '.join(Protocol)}")
     parser.add_argument("--most", type=int, default=1000, help="largest number of forms of a kind for a model")
     parser.add_argument("--out", type=Path, help="folder for zoo.json and zoo.md")

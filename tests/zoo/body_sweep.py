@@ -23,7 +23,6 @@ from tests.zoo.sandbox import Outcome, Verdict
 from tests.zoo.saving import save_operations
 from tests.zoo.server import ZooServer, zoo_server
 
-HOSTS: Final = ("envoy", "python")
 PATIENCE_S: Final = 120.0
 # Memory that a document may take: a constant, and a multiple of its size.
 MOST_MB: Final = 50.0
@@ -36,7 +35,6 @@ MOST_WAIT_MS: Final = 250.0
 class BodyLine:
     """One document: its structure, the response, and its effect on the server and on another client."""
 
-    host: str
     protocol: str
     structure: str
     kilobytes: int
@@ -48,7 +46,7 @@ class BodyLine:
     fault: str
 
 
-def sweep_bodies(host: str, server: ZooServer, sizes: Sequence[int]) -> Iterator[BodyLine]:
+def sweep_bodies(server: ZooServer, sizes: Sequence[int]) -> Iterator[BodyLine]:
     """Yield a line for each structure and size."""
     good = STRUCTURES[0].request(0, is_gzip=False)
     for structure, size, is_gzip in bodies(sizes):
@@ -58,7 +56,7 @@ def sweep_bodies(host: str, server: ZooServer, sizes: Sequence[int]) -> Iterator
         if not fault and structure.is_valid and size == 1 and outcome.verdict is not Verdict.ANSWERED:
             fault = f"a valid document is {outcome.verdict}: {outcome.detail}"
         yield BodyLine(
-            host, "OIP REST" if structure.is_oip else "TF REST", f"{structure.name}{', gzip' if is_gzip else ''}",
+            "OIP REST" if structure.is_oip else "TF REST", f"{structure.name}{', gzip' if is_gzip else ''}",
             size, len(request.body) // KILOBYTE, outcome.verdict, outcome.ms, outcome.mb, others_ms,
             fault,
         )  # fmt: skip
@@ -95,7 +93,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the sweep that the command line describes. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.zoo.body_sweep", description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=Path, default=Path("build/zoo"), help="folder that keeps the saved models")
-    parser.add_argument("--through", choices=HOSTS, nargs="+", default=HOSTS, help="hosts of the server")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="sizes of the documents in KiB")
     parser.add_argument("--out", type=Path, help="folder for bodies.json and bodies.txt")
     options = parser.parse_args(arguments)
@@ -105,13 +102,12 @@ def main(arguments: Sequence[str]) -> int:
     process.join()
     lines: list[BodyLine] = []
     with tempfile.TemporaryDirectory() as scratch:
-        for host in options.through:
-            paths = [folder / name for name in MODELS]
-            with zoo_server(host, paths, Path(scratch) / "log", PATIENCE_S) as server:
-                for line in sweep_bodies(host, server, options.sizes):
-                    lines.append(line)
-                    if line.fault:
-                        print("  ".join(_cells(line)), flush=True)
+        paths = [folder / name for name in MODELS]
+        with zoo_server(paths, Path(scratch) / "log", PATIENCE_S) as server:
+            for line in sweep_bodies(server, options.sizes):
+                lines.append(line)
+                if line.fault:
+                    print("  ".join(_cells(line)), flush=True)
     largest = max(line.kilobytes for line in lines)
     print(text_table([line for line in lines if line.kilobytes == largest]), end="")
     if options.out:

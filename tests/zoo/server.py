@@ -25,7 +25,7 @@ class ZooServer:
     def __init__(
         self, start: Callable[[], AbstractContextManager[RunningServer]], patience_s: float = PATIENCE_S
     ) -> None:
-        """Take the function that starts the server, again after the Python host has ended, and the longest request."""
+        """Take the function that starts the server, again after it has ended, and the longest request."""
         self._start = start
         self._patience_s = patience_s
 
@@ -101,7 +101,7 @@ class ZooServer:
         return [parent, *parent.children(recursive=True)]
 
 
-def zoo_server(host: str, paths: Sequence[Path], log: Path, patience_s: float = PATIENCE_S) -> ZooServer:
+def zoo_server(paths: Sequence[Path], log: Path, patience_s: float = PATIENCE_S) -> ZooServer:
     """Return a server of the models with these base paths, each under the name of its folder."""
     models = "".join(
         f'config {{ name: "{path.name}" base_path: "{path.resolve()}" model_platform: "tensorflow" }}' for path in paths
@@ -109,7 +109,7 @@ def zoo_server(host: str, paths: Sequence[Path], log: Path, patience_s: float = 
     config = log.with_suffix(".config")
     config.write_text(f"model_config_list {{ {models} }}")
     flags = (f"--model_config_file={config}", "--max_num_load_retries=0")
-    return ZooServer(lambda: run_configured_server(host, log, *flags, model=paths[0].name, check_log=False), patience_s)
+    return ZooServer(lambda: run_configured_server(log, *flags, model=paths[0].name, check_log=False), patience_s)
 
 
 def _reset_peak(process: psutil.Process) -> int:

@@ -1,5 +1,6 @@
 """REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
+import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +189,12 @@ class RestApp(FastAPI):
             for mount in mounts
         ]
 
-    def __call__(  # both branches return a coroutine; `async def` would add a frame to the hot path
+    def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot path
         self, scope: "Scope", receive: "Receive", send: "Send"
     ) -> "Coroutine[Any, Any, None]":
         if scope["type"] == "http":
+            if scope["method"] == "HEAD":
+                return self._answer_head(scope, receive, send)
             path = scope["path"]
             for prefix, length, exchange in self._exchanges:
                 if path[:length].lower() == prefix:
@@ -203,8 +206,23 @@ class RestApp(FastAPI):
         path = scope["path"]
         for prefix, length, exchange in self._exchanges:
             if path[:length].lower() == prefix:
-                return exchange.protocol.facts_of(scope["method"], raw_path(scope)), exchange.protocol
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                return exchange.protocol.facts_of(method, raw_path(scope)), exchange.protocol
         return self.operations.find(scope), None
+
+    async def _answer_head(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer as to GET (RFC 9110, 9.3.2), without the body."""
+        is_complete = False
+
+        async def send_head(message: "Message") -> None:
+            nonlocal is_complete
+            if is_complete:
+                raise _HeadSent
+            is_complete = message["type"] == "http.response.body"
+            await send({"type": message["type"]} if is_complete else message)
+
+        with contextlib.suppress(_HeadSent):
+            await self({**scope, "method": "GET"}, receive, send_head)
 
     def openapi(self) -> dict[str, Any]:
         """Return FastAPI's document with the protocols' paths, for which FastAPI has no routes."""
@@ -215,6 +233,10 @@ class RestApp(FastAPI):
                 document["paths"] = {**mount.paths, **document["paths"]}
                 schemas.update(mount.components)
         return self.openapi_schema or {}
+
+
+class _HeadSent(OSError):
+    """Ends a stream after its headers, like a disconnect of the client (ASGI, 2.4)."""
 
 
 async def _http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -10,7 +10,7 @@ def reserve_port() -> int:
     a client. A client with that port would connect to itself.
 
     The end of a connection that closes first keeps its port in TIME_WAIT (RFC 9293 section 3.6). Meanwhile only a
-    listener that binds the port by number with SO_REUSEADDR gets it, as both hosts do.
+    listener that binds the port by number with SO_REUSEADDR gets it, as the server does.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = listener.getsockname()

@@ -110,7 +110,8 @@ class RequestMeasurements:
         """Remove the series of versions, by model and number. Upstream's metrics keep their counts."""
         self._exemplars.forget(lambda key: key[:2] in removed)
         for key, histogram in self._requests.take(lambda key: key[:2] in removed):
-            self._ended_requests[_as_ended(key)].absorb(histogram)
+            model, _, _, method, protocol, code = key
+            self._ended_requests[(model, None, "", method, protocol, code)].absorb(histogram)
 
     # Read by the metrics page.
 
@@ -142,8 +143,3 @@ class RequestMeasurements:
     def traced(self) -> dict[str, float]:
         """Return the number of traced requests, by outcome."""
         return self._traced.all()
-
-
-def _as_ended(key: _Request) -> _Request:
-    model, _, _, method, protocol, code = key
-    return (model, None, "", method, protocol, code)

@@ -46,7 +46,7 @@ class Models:
             f"--model_config_file={self.folder / 'models.config'}", "--prefer_tflite_model", "--device=cpu",
             "--max_num_load_retries=0", "--tensorflow_intra_op_parallelism=1", *flags,
         )  # fmt: skip
-        with run_configured_server(host, self.folder / f"{name}.log", *all_flags, model=MODEL) as server:
+        with run_configured_server(self.folder / f"{name}.log", *all_flags, model=MODEL) as server:
             yield server
 
 

@@ -71,7 +71,7 @@ def _run_loaded_server(folder: Path, receiver: Receiver) -> Iterator[RunningServ
         f"--trace_endpoint={receiver.url}", "--trace_sample_ratio=0.1",
     )  # fmt: skip
     with (
-        run_configured_server("envoy", folder / "log", *flags, model="program") as server,
+        run_configured_server(folder / "log", *flags, model="program") as server,
         Client(server.grpc) as client,
     ):
         client.wait_until_ready(START_TIMEOUT_S, "graph")

@@ -34,7 +34,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Yield a server of both models."""
     flags = (f"--model_config_file={models / 'models.config'}", *FLAGS)
-    with run_configured_server("envoy", tmp_path_factory.mktemp("log") / "log", *flags, model="digits") as server:
+    with run_configured_server(tmp_path_factory.mktemp("log") / "log", *flags, model="digits") as server:
         yield server
 
 

@@ -45,7 +45,7 @@ def main() -> None:
         flags = (f"--model_config_file={write_configuration(folder)}", *FLAGS)
         picture = save_picture(folder / "seven.png", 7)
         with ExitStack() as stack:
-            server = stack.enter_context(run_configured_server("envoy", folder / "log", *flags, model="digits"))
+            server = stack.enter_context(run_configured_server(folder / "log", *flags, model="digits"))
             browser = stack.enter_context(drive_browser(folder / "profile"))
             browser.resize(1100, "light")
             browser.open(f"{server.rest}/console")

@@ -19,6 +19,7 @@ from tests.support.optional import needs
 from tests.support.saved_models import save_mlp
 from tests.support.web_driver import WAIT_S, WebDriver
 from tpuserve_client import Client
+from tpuserve_server.frontends.console.event_feed import MOST_SUBSCRIBERS
 
 pytestmark = [needs("chromium", "chromedriver"), pytest.mark.slow, pytest.mark.xdist_group("console page")]
 
@@ -66,11 +67,10 @@ def load(server: RunningServer, model: str, inputs: dict[str, np.ndarray]) -> It
         yield
 
 
-@pytest.mark.parametrize("host", ["envoy", "python"])
-def test_live_figures_follow_real_load(host: str, browser: WebDriver, tmp_path: Path) -> None:
+def test_live_figures_follow_real_load(browser: WebDriver, tmp_path: Path) -> None:
     save_mlp(tmp_path / "mlp/1")
     flags = ("--model_name=mlp", f"--model_base_path={tmp_path / 'mlp'}", *FLAGS[:1])
-    with run_configured_server(host, tmp_path / "log", *flags, model="mlp") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="mlp") as server:
         browser.resize(1100, "light")
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving 1 model, 1 version")
@@ -160,7 +160,7 @@ def test_failed_version_comes_first_with_its_reason(browser: WebDriver, tmp_path
     base = tmp_path / "mlp"
     save_mlp(base / "1")
     flags = ("--model_name=mlp", f"--model_base_path={base}", *FLAGS)
-    with run_configured_server("envoy", tmp_path / "log", *flags, model="mlp") as server:
+    with run_configured_server(tmp_path / "log", *flags, model="mlp") as server:
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving")
         break_version(base, 2)
@@ -195,11 +195,10 @@ def test_page_that_the_browser_keeps_holds_no_connection_and_continues_when_the_
     for _ in range(3):
         page.open(f"{site.rest}/console")
         page.wait_for_text("#headline", "Serving")
-    # The events of the last page, and this request. The browser itself forgets a kept page after 50 s.
+    # Only the last page has a stream. The browser itself forgets a kept page after 50 s.
     deadline_s = time.monotonic() + 20
-    while active_requests(site) != 2:
+    while free_streams(site) != MOST_SUBSCRIBERS - 1:
         assert time.monotonic() < deadline_s
-        time.sleep(0.05)
     page.open("about:blank")
     page.evaluate("history.back()")
     page.wait_for_text("#headline", "Serving")
@@ -207,11 +206,14 @@ def test_page_that_the_browser_keeps_holds_no_connection_and_continues_when_the_
         page.wait_for(RATE)
 
 
-def active_requests(site: RunningServer) -> float:
-    """Return the number of requests that Envoy has not answered completely."""
-    name = "envoy_http_downstream_rq_active{"
-    [line] = [line for line in httpx.get(f"{site.rest}/metrics").text.splitlines() if line.startswith(name)]
-    return float(line.rpartition(" ")[2])
+def free_streams(site: RunningServer) -> int:
+    """Return the number of streams of events that the server opens before it refuses one."""
+    with ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=site.rest, timeout=WAIT_S))
+        for opened in range(MOST_SUBSCRIBERS + 1):
+            if stack.enter_context(client.stream("GET", "/console/events")).status_code != 200:
+                return opened
+    raise AssertionError(f"the server has opened more than {MOST_SUBSCRIBERS} streams")
 
 
 def test_model_is_unloaded_after_a_confirmation_and_loaded_again(page: WebDriver) -> None:
@@ -249,13 +251,13 @@ def test_page_reconnects_after_a_restart(browser: WebDriver, tmp_path: Path) -> 
     save_mlp(tmp_path / "mlp/1")
     ports = free_ports(2)
     flags = (f"--rest_api_port={ports[1]}", "--model_name=mlp", f"--model_base_path={tmp_path / 'mlp'}")
-    with run_in_environment("envoy", tmp_path / "first", ports, {}, *flags, model="mlp") as server:
+    with run_in_environment(tmp_path / "first", ports, {}, *flags, model="mlp") as server:
         browser.open(f"{server.rest}/console")
         browser.wait_for_text("#headline", "Serving")
         browser.evaluate("window.wasLoadedOnce = true")
         server.terminate()
     browser.wait_for_text("#connection", "No connection")
-    with run_in_environment("envoy", tmp_path / "second", ports, {}, *flags, model="mlp") as server:
+    with run_in_environment(tmp_path / "second", ports, {}, *flags, model="mlp") as server:
         browser.wait_for("document.getElementById('connection').innerText === ''")
         pid = browser.evaluate("return fetch('debug/status').then(answer => answer.json()).then(one => one.server.pid)")
         browser.wait_for_text("#server-facts", str(pid))

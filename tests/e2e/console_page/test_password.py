@@ -22,9 +22,7 @@ def test_the_page_its_events_and_its_requests_get_the_password(tmp_path: Path) -
         "--enable_batching=true",
     )  # fmt: skip
     with (
-        run_configured_server(
-            "python", tmp_path / "log", *flags, model="prices", headers=keys.bearer("operator")
-        ) as server,
+        run_configured_server(tmp_path / "log", *flags, model="prices", headers=keys.bearer("operator")) as server,
         drive_browser(tmp_path / "profile") as page,
     ):
         # The browser keeps the password for this address, as after its prompt.

@@ -35,7 +35,7 @@ def test_the_grpc_program_uses_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes())
     with (
-        run_configured_server("python", tmp_path / "log", *flags, model="prices", credentials=credentials) as server,
+        run_configured_server(tmp_path / "log", *flags, model="prices", credentials=credentials) as server,
         drive_browser(tmp_path / "profile", "--ignore-certificate-errors") as page,
     ):
         page.open(f"{server.rest.replace('http:', 'https:')}/console")

@@ -1,4 +1,4 @@
-"""gRPC's message frames on the Envoy host: how the body is cut into chunks must not matter."""
+"""gRPC's message frames: how the body is cut into chunks must not matter."""
 
 import asyncio
 import gzip

@@ -1,6 +1,4 @@
-"""Request targets and paths: of TensorFlow Serving, the Open Inference Protocol and the platform."""
-
-import httptools
+"""Paths of requests: of TensorFlow Serving, the Open Inference Protocol and the platform."""
 
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
@@ -8,26 +6,16 @@ from tpuserve_server.core.errors import Code, InvalidArgument, ServingError
 from tpuserve_server.frontends.oip_rest import route as oip
 from tpuserve_server.frontends.tf_rest import route as tensorflow
 from tpuserve_server.frontends.vertex.paths import VertexPaths
-from tpuserve_server.hosts.http1.head import parse_target
 
 _METHODS = {b"G": "GET", b"P": "POST", b"O": "OPTIONS"}
 _MAX_INT64 = 2**63 - 1
 
 
 def run(data: bytes) -> bool:
-    """Parse a target. The first byte selects the method."""
+    """Parse a path. The first byte selects the method."""
     method, path = _METHODS.get(data[:1], "GET"), data[1:]
-    _check_target(path)
     _check_vertex(path)
     return any([_is_route(tensorflow.parse_route, method, path), _is_route(oip.parse_route, method, path)])
-
-
-def _check_target(path: bytes) -> None:
-    try:
-        target = parse_target(path)
-    except (httptools.HttpParserError, UnicodeDecodeError, AttributeError):
-        return
-    expect(b"?" not in target.raw_path, "a query in the path")
 
 
 def _check_vertex(path: bytes) -> None:

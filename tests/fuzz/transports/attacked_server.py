@@ -19,7 +19,6 @@ from tests.faults.faulted_server import OIP_GRPC, OIP_REST, TF_GRPC, TF_REST, VE
 from tests.fuzz.target import expect
 from tests.fuzz.transports.http1_attack import Http1Attack
 from tests.fuzz.transports.http2_attack import Http2Attack
-from tests.fuzz.transports.tracebacks import own_tracebacks
 
 # Time for the server to answer an attack. An attack that keeps its connection open ends after it.
 _ANSWER_S = 0.02
@@ -91,8 +90,8 @@ class AttackedServer:
 
 
 @contextlib.contextmanager
-def attacked_server(transport: str, host: str) -> Iterator[AttackedServer]:
-    """Start a server on `host`, the one of the fault tests. At the end its log must have no traceback."""
+def attacked_server(transport: str) -> Iterator[AttackedServer]:
+    """Start a server like the one of the fault tests. At the end its log must have no traceback."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_main(folder / "m" / "3")
@@ -107,10 +106,10 @@ def attacked_server(transport: str, host: str) -> Iterator[AttackedServer]:
             "--header_timeout_seconds=2",
         )
         with (
-            run_configured_server(host, folder / "log", *flags, model="m", check_log=False) as running,
-            FaultedServer(running, host) as server,
+            run_configured_server(folder / "log", *flags, model="m", check_log=False) as running,
+            FaultedServer(running, "") as server,
         ):
             server.wait_until_ready(START_TIMEOUT_S)
             yield AttackedServer(server, transport)
-            tracebacks = own_tracebacks(running.log.read_text(errors="replace"))
-            expect(not tracebacks, "\n".join(tracebacks))
+            log = running.log.read_text(errors="replace")
+            expect("Traceback" not in log, log[-5000:])

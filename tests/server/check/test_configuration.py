@@ -16,8 +16,6 @@ from tests.support.device_programs import double_and_add, write_programs
 from tpuserve_server.__main__ import serve
 from tpuserve_server.executors.runtimes import TENSORFLOW
 
-PYTHON = "--host_backend=python"
-
 
 @dataclass
 class Checked:
@@ -31,7 +29,7 @@ class Checked:
 
 
 def check(*flags: str) -> Checked:
-    result = CliRunner(env={"MODEL_BASE_PATH": None}).invoke(serve, [PYTHON, "--check_config=json", *flags])
+    result = CliRunner(env={"MODEL_BASE_PATH": None}).invoke(serve, ["--check_config=json", *flags])
     document = json.loads(result.stdout)
     findings = [(item["severity"], item["subject"], item["message"]) for item in document["findings"]]
     assert document["ok"] == (result.exit_code == 0)
@@ -61,7 +59,7 @@ def test_a_configuration_that_is_right_exits_0_and_says_what_would_be_served(bas
 
 
 def test_text_is_a_line_for_each_finding_and_the_counts(base_path: Path) -> None:
-    flags = [PYTHON, "--check_config", f"--model_base_path={base_path / '7'}"]
+    flags = ["--check_config", f"--model_base_path={base_path / '7'}"]
     result = CliRunner(env={"MODEL_BASE_PATH": None}).invoke(serve, flags)
     assert result.exit_code == 2
     *_, wrong, counts = result.stdout.splitlines()

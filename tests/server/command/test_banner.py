@@ -25,7 +25,7 @@ def bring_up(registry: ModelRegistry) -> None:
 
 def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.CaptureFixture[str]) -> None:
     registry = ModelRegistry(["digits"], RecordingMetrics())
-    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here", has_console=True)
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, has_console=True)
     waiting = capsys.readouterr().out
     assert "tpuserve is listening, but not ready: no version available for: digits\n" in waiting
     assert "127.0.0.1:8500" in waiting
@@ -40,7 +40,6 @@ def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.Capture
         "  gRPC     unix:/run/s",
         "  REST     http://127.0.0.1:8501/v1/models",
         "  console  http://127.0.0.1:8501/console",
-        "  host     envoy: it runs here",
         "",
     ]
     registry.unloading(ID)
@@ -54,7 +53,7 @@ def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.
     registry.loading(bad)
     registry.failed(bad, Internal("no model"))
     registry.configure(["bad", "digits", "new"])
-    print_banner(InferenceService(registry, SystemClock()), LISTENING, "envoy: it runs here", has_console=True)
+    print_banner(InferenceService(registry, SystemClock()), LISTENING, has_console=True)
     bring_up(registry)
     lines = capsys.readouterr().out.splitlines()
     assert "  failed   bad version 1: no model" in lines
@@ -65,7 +64,7 @@ def print_addresses(listening: Listening, *, has_console: bool = True) -> None:
     registry = ModelRegistry(["digits"], RecordingMetrics())
     bring_up(registry)
     service = InferenceService(registry, SystemClock())
-    print_banner(service, listening, "python: set by --host_backend", has_console=has_console)
+    print_banner(service, listening, has_console=has_console)
 
 
 def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:

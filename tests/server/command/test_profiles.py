@@ -30,7 +30,7 @@ def test_edge_changes_the_defaults_of_the_flags_that_it_names() -> None:
 def test_status_shows_the_values_of_the_profile() -> None:
     shown = {flag.name: flag.value for flag in changed_flags(read_settings(**EDGE))}
     assert shown["profile"] == "edge"
-    assert shown["max_heap_bytes"] == 1 << 30
+    assert shown["max_request_bytes"] == 8 << 20
     assert shown.keys() >= profile_values("edge").keys()
 
 
@@ -76,14 +76,12 @@ def test_flags_and_variables_override_the_profile_on_the_command_line(tmp_path: 
     keys = KeyFile(tmp_path / "keys")
     keys.add("shop", "predict")
     common = [f"--model_base_path={tmp_path}/m", f"--credentials_file={keys.path}", f"--ssl_config_file={config}"]
-    assert "ok       --host_backend: envoy" in findings("--profile=edge", *common)
-    assert "ok       --host_backend: python" in findings("--profile=edge", "--host_backend=python", *common)
-    assert "ok       --host_backend: python" in findings(
-        "--host_backend=python", *common, TPUSERVE_SERVE_PROFILE="edge"
-    )
-    assert "ok       --host_backend: python" in findings(
-        "--profile=edge", *common, TPUSERVE_SERVE_HOST_BACKEND="python"
-    )
+    off = "access_log_sample_ratio is 0.5, but access_log is off"
+    sampled = [*common, "--access_log_sample_ratio=0.5"]
+    assert off not in findings("--profile=edge", *sampled)
+    assert off in findings("--profile=edge", "--access_log=off", *sampled)
+    assert off in findings("--access_log=off", *sampled, TPUSERVE_SERVE_PROFILE="edge")
+    assert off in findings("--profile=edge", *sampled, TPUSERVE_SERVE_ACCESS_LOG="off")
     assert "profile edge needs ssl_config_file" in findings("--profile=edge", *common[:2])
 
 

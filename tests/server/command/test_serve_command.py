@@ -37,7 +37,7 @@ def invoke(*arguments: str, **environment: str) -> Result:
         (("--model_base_path=/m", "--max_num_load_retrys=1"), "Did you mean one of: '--max_num_load_retries'"),
         (("--model_base_path=/m", "--grpc_max_threads=many"), "'many' is not a valid integer"),
         (("--use_alts_credentials",), "--use_alts_credentials is not supported. Use --ssl_config_file."),
-        (("--model_base_path=/m", "--host_backend=apache"), "'apache' is not one of 'envoy', 'python', 'auto'"),
+        (("--model_base_path=/m", "--access_log=some"), "'some' is not one of 'off', 'errors', 'all'"),
     ],
 )
 def test_wrong_flags_say_what_to_do_and_exit_2(arguments: tuple[str, ...], message: str) -> None:

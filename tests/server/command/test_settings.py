@@ -61,8 +61,10 @@ def test_settings_survive_the_way_to_the_embedded_interpreter() -> None:
         ({"latency_objective_ms": 20, "batch_timeout_micros": 100}, "contradict each other"),
         ({"batching_mode": "objective"}, "objective requires latency_objective_ms, such as 20"),
         ({"batching_mode": "fast"}, "Input should be 'greedy', 'timeout' or 'objective'"),
-        ({"trace_envoy": True}, "trace_envoy is set without trace_endpoint, so the server would trace no requests"),
-        ({"trace_sample_ratio": 0.5}, "trace_sample_ratio is set without trace_endpoint"),
+        (
+            {"trace_sample_ratio": 0.5},
+            "trace_sample_ratio is set without trace_endpoint, so the server would trace no requests",
+        ),
         ({"trace_slow_ms": 0}, "trace_slow_ms is set without trace_endpoint"),
         ({"trace_max_per_second": 10}, "trace_max_per_second is set without trace_endpoint"),
         ({"access_log_sample_ratio": 0.5}, "access_log_sample_ratio is 0.5, but access_log is off"),

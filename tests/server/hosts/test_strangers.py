@@ -1,4 +1,4 @@
-"""Tests that a client that misbehaves harms no other client of the Python host: real servers, raw sockets.
+"""Tests that a client that misbehaves harms no other client: real servers, raw sockets.
 
 Each test keeps the connections of a good client open meanwhile, and uses them again at the end.
 """

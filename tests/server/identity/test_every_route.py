@@ -57,7 +57,7 @@ def make_server(tmp_path_factory: pytest.TempPathFactory, **flags: object) -> Se
         shared_memory_prefix="tpuserve",
         **flags,
     )
-    return build(settings, "test")
+    return build(settings)
 
 
 @pytest.fixture(scope="module")

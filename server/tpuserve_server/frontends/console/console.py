@@ -33,7 +33,6 @@ from tpuserve_server.telemetry.slow_requests import MOST_KEPT
 
 _SLOW: Final = 20
 _MOST_SHOWN: Final = 100
-_READ: Final = ["GET", "HEAD"]
 
 
 class Console:
@@ -61,12 +60,12 @@ class Console:
         add("/debug/slow", self.slow, tags=["Operations"], summary="The slowest requests of the last minutes, by stage")
         entrance = Route("/", Entrance(), include_in_schema=False)
         operations.add_route(entrance, READ_SERVER, is_page=True)
-        add("/console/", self.page_above, methods=_READ, include_in_schema=False)
-        add("/console", self.page, methods=_READ, include_in_schema=False)
-        add("/console/static/{name}", self.static, methods=_READ, include_in_schema=False)
+        add("/console/", self.page_above, include_in_schema=False)
+        add("/console", self.page, include_in_schema=False)
+        add("/console/static/{name}", self.static, include_in_schema=False)
         add("/console/events", self.events, include_in_schema=False)
         add("/console/labels/{model:path}/{version}", self.labels, include_in_schema=False)
-        add("/console/reports/{model:path}/{version}/{name}", self.report, methods=_READ, include_in_schema=False)
+        add("/console/reports/{model:path}/{version}/{name}", self.report, include_in_schema=False)
 
     async def status(self, request: Request) -> Response:
         """Answer with the status of the server."""

@@ -20,7 +20,7 @@ class Entrance:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one request with any method. Raises HTTPException for clients that are no browsers."""
         accept = ",".join(Request(scope).headers.getlist("accept"))
-        if scope["method"] not in ("GET", "HEAD") or not prefers_html(accept):
+        if scope["method"] != "GET" or not prefers_html(accept):
             unknown = PathNotFound()
             raise HTTPException(status_of(unknown), unknown.message)
         # A relative address is right behind a proxy that serves this one under a prefix.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The browser connects again after a second. The comment shows at once that the stream is open.
 _FIRST: Final = b": tpuserve\nretry: 1000\n\n"
-# Envoy keeps what a client does not read. The browser continues with a new stream after this one.
+# The server keeps what a client does not read. The browser continues with a new stream after this one.
 _MOST_BYTES: Final = 1 << 20
 # A client that reads nothing for so long loses its place.
 _SEND_TIMEOUT_S: Final = 30.0

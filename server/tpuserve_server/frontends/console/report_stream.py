@@ -11,7 +11,7 @@ from tpuserve_server.frontends.console.report_files import OpenReport
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-# The memory of a response on the Python host. Envoy keeps what a client has not read.
+# The memory of a response.
 _PIECE_BYTES: Final = 1 << 18
 
 
@@ -28,7 +28,7 @@ class ReportStream(Response):
         """Send the response. Raises EOFError if the file has become shorter."""
         with self._report.file as file:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            left_bytes = 0 if scope["method"] == "HEAD" else self._report.size_bytes
+            left_bytes = self._report.size_bytes
             while left_bytes:
                 piece = await asyncio.to_thread(file.read, min(left_bytes, _PIECE_BYTES))
                 if not piece:

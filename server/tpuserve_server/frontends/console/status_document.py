@@ -11,7 +11,7 @@ from tpuserve_server.identity.files import CredentialFiles
 def describe_status(sources: ConsoleSources, *, may_control: bool) -> dict[str, Any]:
     """Return the status as JSON. Reads directories, so it blocks.
 
-    Without `may_control` the document has no values of flags, no reason for the host and no socket: all may name paths.
+    Without `may_control` the document has no values of flags and no socket: both may name paths.
     """
     return {
         "server": _describe_server(sources, may_control=may_control),

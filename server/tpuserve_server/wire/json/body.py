@@ -13,6 +13,9 @@ import orjson
 
 from tpuserve_server.core.errors import InvalidArgument, shown
 
+# UTF-8's byte order mark, which upstream's reader skips, too (json_tensor.cc, EncodedInputStream). simdjson skips it.
+_MARK = b"\xef\xbb\xbf"
+
 # Deeper than any tensor. orjson's own limit is 1024, without recursion in Python.
 MAX_DEPTH = 100
 
@@ -24,12 +27,18 @@ JsonValue = Any
 JsonObject = dict[str, JsonValue]
 
 
+def without_mark(body: bytes) -> bytes:
+    """Return a document without a byte order mark at its start."""
+    return body[len(_MARK) :] if body.startswith(_MARK) else body
+
+
 def parse_json(body: bytes) -> JsonValue:
     """Parse `body`. Raises InvalidArgument if it is not a single JSON document with distinct keys.
 
-    No text in the document has a lone surrogate, so every text has a UTF-8 encoding.
+    It may begin with a byte order mark. No text in it has a lone surrogate, so every text has a UTF-8 encoding.
     Numbers beyond a double's range become infinities; integers beyond 64 bits become floats.
     """
+    body = without_mark(body)
     if not body:
         raise InvalidArgument("JSON Parse error: The document is empty")
     try:

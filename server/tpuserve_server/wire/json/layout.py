@@ -14,7 +14,7 @@ import orjson
 from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument, shown
 from tpuserve_server.core.yielding import let_others_run
-from tpuserve_server.wire.json.body import MAX_DEPTH
+from tpuserve_server.wire.json.body import MAX_DEPTH, without_mark
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -113,7 +113,7 @@ class Layout:
             InvalidArgument: the body nests too deep, has too many members, is cut off, or its arrays would take
                 more than `budget`.
         """
-        self.body = body
+        self.body = without_mark(body)
         self._chunks: list[_Chunk] = []
         # The chunk that was read last.
         self._last: tuple[int, Structure] | None = None
@@ -124,7 +124,7 @@ class Layout:
         self._shallow: Structure | None = None
         self._scan(budget)
         self._check_document()
-        self.members: dict[str, Span] = _split_members(body, self._top, 1)
+        self.members: dict[str, Span] = _split_members(self.body, self._top, 1)
 
     def members_of(self, span: Span) -> dict[str, Span]:
         """Return the members of the object that `span` holds, which must begin with a brace.

@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 
 from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.wire.json.body import without_mark
 
 JsonObject = Mapping[str, Any]
 # The event loop parses a body in one step.
@@ -19,6 +20,7 @@ def parse_object(body: bytes, *, may_be_empty: bool = True) -> JsonObject:
     Raises:
         InvalidArgument: the body is not an object, is too large, or is empty although it must not be.
     """
+    body = without_mark(body)
     if not body and may_be_empty:
         return {}
     if len(body) > _MAX_BYTES:

@@ -36,6 +36,7 @@ def split_document(text: bytes, budget: DecodedBudget) -> LargeDocument:
         InvalidArgument: the document is malformed, would take more than `budget`, or is large without its data.
     """
     layout = Layout(text, budget)
+    text = layout.body
     arrays: dict[int, LargeArray] = {}
     unknown = [span for name, span in layout.members.items() if name not in _MEMBERS]
     cuts = [(span, b"0") for span in unknown if span.stop - span.start > _MOST_UNKNOWN]

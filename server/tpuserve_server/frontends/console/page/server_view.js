@@ -19,7 +19,6 @@ export class ServerView {
     replace(
       this.content,
       group("Process", [
-        ["host", server.host],
         ...addressRows(server.addresses),
         ...certificateRows(server.certificates),
         ["process id", String(server.pid)],

@@ -21,8 +21,8 @@ export class StatusView {
     const shown = JSON.stringify(problems);
     if (shown !== this.shown) replace(this.causes, problems.map(cause));
     this.shown = shown;
-    const { version, host, uptime_s: uptime } = status.server;
-    setText(this.server, `tpuserve ${version} · ${host.split(":")[0]} · up ${age(snapshot?.uptime_s ?? uptime)}`);
+    const { version, uptime_s: uptime } = status.server;
+    setText(this.server, `tpuserve ${version} · up ${age(snapshot?.uptime_s ?? uptime)}`);
   }
 
   connected() {
