@@ -57,8 +57,8 @@ class EventTimeline:
 class Attempt:
     """One attempt of a request of one row. `due_s` is the client's deadline, `inf` if it has none.
 
-    `server_due_s` and `arrived_s` are the deadline and the arrival as the server knows them. `number` counts from 0.
-    `ended` is set once the client has a response, an error, or has given up.
+    `server_due_s` is the deadline as the server knows it. `number` counts from 0. `ended` is set once the client has a
+    response, an error, or has given up.
     """
 
     sent_s: float
@@ -66,7 +66,6 @@ class Attempt:
     kind: int
     number: int = 0
     server_due_s: float = 0.0
-    arrived_s: float = 0.0
     ended: bool = False
 
 
@@ -186,15 +185,13 @@ class Clients:
 class Host:
     """One event loop. It sees an attempt only when the attempts and responses before it are done.
 
-    With `knows_arrival` it counts a deadline from the arrival of the request at the machine, as a front-end that
-    stamps requests allows. Otherwise it counts from the moment at which it begins to decode.
+    It counts a deadline from the moment at which it begins to decode.
     """
 
-    def __init__(self, timeline: Timeline, costs: HostCosts, *, knows_arrival: bool) -> None:
+    def __init__(self, timeline: Timeline, costs: HostCosts) -> None:
         """Set `clients` and `line` before the first arrival."""
         self._timeline = timeline
         self._costs = costs
-        self._knows_arrival = knows_arrival
         self._waiting: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._busy = self._working = False
         self.clients: Clients
@@ -248,9 +245,7 @@ class Host:
         self._work()
 
     def _begin(self, attempt: Attempt) -> None:
-        now_s = self._timeline.monotonic_s()
-        attempt.arrived_s = attempt.sent_s if self._knows_arrival else now_s
-        attempt.server_due_s = attempt.arrived_s + (attempt.due_s - attempt.sent_s)
+        attempt.server_due_s = self._timeline.monotonic_s() + attempt.due_s - attempt.sent_s
         hint_s = self.line.refuses(attempt)
         if hint_s is not None:
             self._spend(self._costs.refuse_s, self.clients.refused, attempt, hint_s)

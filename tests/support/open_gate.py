@@ -13,12 +13,13 @@ class ClosedGate(OverloadGate):
 
     def __init__(self, *, at_first: bool = True) -> None:
         super().__init__(tuple, FakeMetrics(), SystemClock())
-        self._at_first = at_first
+        self._is_late = at_first
 
     @property
     def may_refuse(self) -> bool:
         return True
 
-    def lateness_s(self, deadline: Deadline, *, again: bool = False) -> float:
-        late = deadline.is_finite and (again or self._at_first)
-        return 0.25 if late else 0.0
+    def lateness_s(self, deadline: Deadline) -> float:
+        late_s = 0.25 if deadline.is_finite and self._is_late else 0.0
+        self._is_late = True
+        return late_s

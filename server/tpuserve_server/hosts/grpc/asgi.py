@@ -170,7 +170,7 @@ class GrpcOverAsgi:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
         if self._gate.may_refuse and path in INFERENCE_METHODS:
-            late_s = self._gate.lateness_s(context.deadline, again=True)
+            late_s = self._gate.lateness_s(context.deadline)
             if late_s:
                 return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)
         interruption = Interruption(context.deadline, self._clock, self._timers, task)
