@@ -27,8 +27,8 @@ def balanced(servers: Sequence[Server], scratch: Path) -> Iterator[Server]:
     with started(command, config.with_suffix(".log")) as tree:
         _wait_until_healthy(tree, own.admin, len(servers))
         yield {
-            "grpc": Target("envoy", "server", "grpc", own.grpc, tree),
-            "rest": Target("envoy", "server", "rest", own.rest, tree),
+            "grpc": Target("server", "grpc", own.grpc, tree),
+            "rest": Target("server", "rest", own.rest, tree),
         }
 
 

@@ -1,6 +1,6 @@
 """Loop time of a request: CPU of the event loop's thread, with the ASGI application in this process.
 
-There is no Envoy and no socket, and the device answers at once. The parts are differences between applications that do
+There is no socket, and the device answers at once. The parts are differences between applications that do
 ever more of the work.
 """
 
@@ -112,7 +112,7 @@ class _Turns:
 def loop_table(found: Sequence[LoopTime]) -> Table:
     """Return a row for each wire."""
     table = Table(
-        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without Envoy",
+        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without sockets",
         title_justify="left",
         caption="CPU of the event loop's thread for each request, by the parts of the server, with each part's share. "
         "The device thread joins and splits batches for a device that answers at once.",

@@ -13,12 +13,13 @@ class ClosedGate(OverloadGate):
 
     def __init__(self, *, at_first: bool = True) -> None:
         super().__init__(tuple, Traffic(), SystemClock())
-        self._accepts_next = not at_first
+        self._is_late = at_first
 
     @property
     def may_refuse(self) -> bool:
         return True
 
     def lateness_s(self, deadline: Deadline) -> float:
-        accepts, self._accepts_next = self._accepts_next, False
-        return 0.25 if deadline.is_finite and not accepts else 0.0
+        late_s = 0.25 if deadline.is_finite and self._is_late else 0.0
+        self._is_late = True
+        return late_s

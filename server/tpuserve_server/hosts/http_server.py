@@ -59,8 +59,11 @@ class Endpoint(Protocol):
 
     # Responses that have asked for it.
     farewells: int
-    # Whether tasks of answered calls wait for `release`, so that their connections outlive GOAWAY.
-    holds: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether tasks of answered calls wait for `release`, so that their connections outlive GOAWAY."""
+        ...
 
     def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> "Awaitable[None]":
         """Answer one scope."""

@@ -196,7 +196,7 @@ def test_many_pipelined_requests_are_answered_in_bounded_memory(host: HostProces
     assert process.memory_info().rss - before_bytes < 32 * MEBIBYTE
 
 
-def test_a_malformed_request_ends_the_connection_after_the_responses_before_it(
+def test_a_malformed_request_ends_the_connection_after_earlier_responses(
     host: HostProcess, good: GoodClient
 ) -> None:
     with connect(host) as client:

@@ -20,9 +20,13 @@ class _Endpoint:
     """Answers `/hello`, echoes gRPC messages, and reads nothing of other requests."""
 
     farewells = 0
+    holds = False
 
     def say_farewell(self) -> None:
         """Ignore it: the server lives as long as the module."""
+
+    def release(self) -> None:
+        """Do nothing: no call waits for it."""
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         path = scope["path"]
@@ -53,7 +57,7 @@ def http2_port() -> Iterator[int]:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="http2-server")
         thread.start()
-        server = HttpServer(_Endpoint, [listening], HostOptions())
+        server = HttpServer(_Endpoint, {"grpc": listening}, HostOptions())
         try:
             asyncio.run_coroutine_threadsafe(server.open(None), loop).result()
             yield listening.getsockname()[1]
