@@ -196,9 +196,7 @@ def test_many_pipelined_requests_are_answered_in_bounded_memory(host: HostProces
     assert process.memory_info().rss - before_bytes < 32 * MEBIBYTE
 
 
-def test_a_malformed_request_ends_the_connection_after_earlier_responses(
-    host: HostProcess, good: GoodClient
-) -> None:
+def test_a_malformed_request_ends_the_connection_after_earlier_responses(host: HostProcess, good: GoodClient) -> None:
     with connect(host) as client:
         client.sendall(GET * 3 + b"no request\r\n\r\n" + GET)
         assert statuses(client) == [b"200"] * 3
