@@ -43,7 +43,7 @@ class Exchange:
     async def run(self, app: "ASGIApp") -> "Exchange":
         path, _, query = self.path.partition("?")
         is_grpc = (b"te", b"trailers") in self.headers
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "http_version": "2" if is_grpc else "1.1",
             "extensions": {"http.response.trailers": {}} if is_grpc else {},
