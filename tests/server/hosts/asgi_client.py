@@ -31,7 +31,9 @@ class Exchange:
     method: str = "POST"
     talkative: bool = False
     sent: "list[Message]" = field(default_factory=list)
+    # Raised by each send after the first ones, as after a disconnect.
     send_error: Exception | None = None
+    sends: int = 1
     # Seconds since the arrival of the request, as a host reports them.
     lag_s: float = 0.0
 
@@ -68,7 +70,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: "Message") -> None:
-        if self.send_error is not None and message["type"] != "http.response.start":
+        if self.send_error is not None and len(self.sent) >= self.sends:
             raise self.send_error
         self.sent.append(message)
 
