@@ -98,7 +98,7 @@ def measure(device: str, base: Path, run: Run) -> Iterator[Point]:
 
 @contextlib.contextmanager
 def _servers(device: str, base: Path, scratch: Path) -> Iterator[list[Server]]:
-    """Start two servers on the Envoy host."""
+    """Start two servers."""
     program = _SCRIPTED if device == "scripted" else ()
     with contextlib.ExitStack() as stack:
         servers: list[Server] = []
@@ -106,7 +106,7 @@ def _servers(device: str, base: Path, scratch: Path) -> Iterator[list[Server]]:
             folder = scratch / f"{device}-{number}"
             folder.mkdir()
             environment = {"PYTHONPATH": str(ROOT)}
-            server = model_server("envoy", base, folder, *_FLAGS, environment=environment, program=program)
+            server = model_server(base, folder, *_FLAGS, environment=environment, program=program)
             servers.append(stack.enter_context(server))
         yield servers
 

@@ -7,6 +7,7 @@ It prints a line of JSON at its end.
 import json
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,20 @@ class Sent:
     p99_ms: float
     lag_p99_ms: float
     limits: list[str]
+
+
+def joined(parts: Sequence[Sent]) -> Sent:
+    """Return the results of processes that sent at the same time. Of latencies and lags, the longest counts."""
+    return Sent(
+        goodput_per_s=sum(part.goodput_per_s for part in parts),
+        requests=sum(part.requests for part in parts),
+        refused=sum(part.refused for part in parts),
+        late=sum(part.late for part in parts),
+        p50_ms=max(part.p50_ms for part in parts),
+        p99_ms=max(part.p99_ms for part in parts),
+        lag_p99_ms=max(part.lag_p99_ms for part in parts),
+        limits=[limit for part in parts for limit in part.limits],
+    )
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ MODES = {
 FLAGS = (
     f"--max_batch_size={SIZES[-1]}",
     f"--allowed_batch_sizes={','.join(map(str, SIZES))}",
-    # The device uses one core; the host and the generator use the other.
+    # The device uses one core; the server and the generator use the other.
     "--tensorflow_intra_op_parallelism=1",
 )
 
@@ -128,7 +128,7 @@ def step(mode: str, load_percent: int, rate_per_s: float, seconds: int, seen: Se
 
 def steps(mode: str, base: Path, rate_of: dict[int, float], run: "Run") -> Iterator[Step]:
     """Measure all loads in turn on one server."""
-    with model_server("envoy", base, run.scratch, *FLAGS, *MODES[mode]) as server:
+    with model_server(base, run.scratch, *FLAGS, *MODES[mode]) as server:
         for load_percent, rate_per_s in rate_of.items():
             seen = send(server["grpc"], run.body, rate_per_s, run.seconds, seed=load_percent)
             found = step(mode, load_percent, rate_per_s, run.seconds, seen)
@@ -144,7 +144,7 @@ def calibrate(base: Path, run: "Run") -> tuple[float, dict[int, float]]:
 
     The costs of the warm-up are too low, because the warm-up has the machine for itself.
     """
-    with model_server("envoy", base, run.scratch, *FLAGS) as server:
+    with model_server(base, run.scratch, *FLAGS) as server:
         costs = batch_costs(http_get(server["rest"].port, "/metrics").decode())
         for seed in (1, 2):
             send(server["grpc"], run.body, 0.8 * capacity(costs), run.seconds, seed)

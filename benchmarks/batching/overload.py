@@ -12,13 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tpuserve_server.hosts.envoy.shedding import PERIOD_S, AcceptedShare
-
 # The client library's policy (tpuserve_client/retry.py): full jitter, doubled after each attempt.
 FIRST_BACKOFF_S = 0.1
 _ROUNDING_S = 1e-9
-# Retry hint of the front-end.
-_SHED_HINT_S = 0.2
 
 
 class Timeline(Protocol):
@@ -61,8 +57,8 @@ class EventTimeline:
 class Attempt:
     """One attempt of a request of one row. `due_s` is the client's deadline, `inf` if it has none.
 
-    `server_due_s` and `arrived_s` are the deadline and the arrival as the server knows them. `number` counts from 0.
-    `ended` is set once the client has a response, an error, or has given up.
+    `server_due_s` is the deadline as the server knows it. `number` counts from 0. `ended` is set once the client has a
+    response, an error, or has given up.
     """
 
     sent_s: float
@@ -70,7 +66,6 @@ class Attempt:
     kind: int
     number: int = 0
     server_due_s: float = 0.0
-    arrived_s: float = 0.0
     ended: bool = False
 
 
@@ -190,22 +185,13 @@ class Clients:
 class Host:
     """One event loop. It sees an attempt only when the attempts and responses before it are done.
 
-    With `knows_arrival` it counts a deadline from the arrival of the request at the machine, as a front-end that
-    stamps requests allows. Otherwise it counts from the moment at which it begins to decode.
+    It counts a deadline from the moment at which it begins to decode.
     """
 
-    def __init__(self, timeline: Timeline, costs: HostCosts, *, knows_arrival: bool, sheds: bool = False) -> None:
-        """Set `clients` and `line` before the first arrival.
-
-        With `sheds`, a front-end refuses a share of the attempts, as Envoy does, which costs the host nothing.
-        """
-        self._share = AcceptedShare() if sheds else None
-        self._random = random.Random(0)
-        self._seen = self._refused = 0
-        self._adapts = False
+    def __init__(self, timeline: Timeline, costs: HostCosts) -> None:
+        """Set `clients` and `line` before the first arrival."""
         self._timeline = timeline
         self._costs = costs
-        self._knows_arrival = knows_arrival
         self._waiting: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._busy = self._working = False
         self.clients: Clients
@@ -213,19 +199,7 @@ class Host:
 
     def send(self, attempt: Attempt) -> None:
         """Take an attempt from the network."""
-        if self._share is not None:
-            if not self._adapts:
-                self._adapts = True
-                self._timeline.at(self._timeline.monotonic_s() + PERIOD_S, self._adapt, self._share)
-            if self._random.random() * 100 < self._share.refused_percent:
-                self.clients.refused(attempt, _SHED_HINT_S)
-                return
         self._add(self._begin, attempt)
-
-    def _adapt(self, share: AcceptedShare) -> None:
-        share.update(self._seen, self._refused)
-        self._seen = self._refused = 0
-        self._adapts = False
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> None:
         """Run a callback of the server behind everything that waits, like an event loop."""
@@ -271,12 +245,8 @@ class Host:
         self._work()
 
     def _begin(self, attempt: Attempt) -> None:
-        now_s = self._timeline.monotonic_s()
-        attempt.arrived_s = attempt.sent_s if self._knows_arrival else now_s
-        attempt.server_due_s = attempt.arrived_s + (attempt.due_s - attempt.sent_s)
+        attempt.server_due_s = self._timeline.monotonic_s() + attempt.due_s - attempt.sent_s
         hint_s = self.line.refuses(attempt)
-        self._seen += 1
-        self._refused += hint_s is not None
         if hint_s is not None:
             self._spend(self._costs.refuse_s, self.clients.refused, attempt, hint_s)
         else:

@@ -12,8 +12,6 @@ from tpuserve_server.core.batching.host_allowance import HostAllowance
 # Order of an attempt without a deadline, in seconds after its arrival.
 PATIENCE_S = 1.0
 _LEAST_HINT_S = 0.001
-# Longest wait for the host, as a share of the request's time, before the request is refused.
-_MOST_LAG = 1 / 8
 _PERCENTILE = 95.0
 
 
@@ -34,11 +32,6 @@ class FirstCome:
     def refuses(self, attempt: Attempt) -> float | None:
         """Return None: the queue refuses nothing before decoding."""
         return None
-
-    def _lags(self, attempt: Attempt) -> bool:
-        """Return whether the attempt has waited too long for the host."""
-        lag_s = self._timeline.monotonic_s() - attempt.arrived_s
-        return lag_s > _MOST_LAG * (attempt.server_due_s - attempt.arrived_s)
 
     def submit(self, attempt: Attempt) -> float | None:
         """Queue the attempt."""
@@ -84,8 +77,6 @@ class Predicted(FirstCome):
     def refuses(self, attempt: Attempt) -> float | None:
         """Return the retry hint if the attempt would be late."""
         now_s = self._timeline.monotonic_s()
-        if self._lags(attempt):
-            return _LEAST_HINT_S
         if not self._busy:
             return None
         batches = self._rows_before(attempt) // self._device.max_rows + 1
@@ -189,11 +180,3 @@ class ControlledDelay(FirstCome):
         if not self._queue:
             self._emptied_s = now_s
         return taken
-
-
-class AdaptiveLifoWithoutLag(AdaptiveLifo):
-    """Newest first, and refuses an attempt that has waited too long for the host."""
-
-    def refuses(self, attempt: Attempt) -> float | None:
-        """Return the retry hint if the host lags."""
-        return _LEAST_HINT_S if self._lags(attempt) else None

@@ -8,8 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from style import INK, plt, save
 
-COLOURS = {"envoy": "#3b82d6", "python": "#e0823d"}
-STYLES = {"grpc": "-", "rest": ":"}
+COLOURS = {"grpc": "#3b82d6", "rest": "#e0823d"}
 _STORM = "storm 1.5x"
 
 
@@ -17,19 +16,19 @@ def main(figures: Path, picture: Path) -> None:
     found = json.loads(figures.read_text())
     figure, (loads, storm) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=(3, 2))
     _simulated(loads, found["simulated"])
-    for (host, protocol), points in _servers(found["live"]).items():
+    for protocol, colour in COLOURS.items():
+        points = [point for point in found["live"] if point["protocol"] == protocol]
         steady = [point for point in points if point["step"] != _STORM]
         loads.plot(
             [point["load"] for point in steady],
             [100 * point["share"] for point in steady],
-            color=COLOURS[host],
-            linestyle=STYLES[protocol],
+            color=colour,
             marker="o",
             markersize=4,
-            label=f"{host} host, {protocol}",
+            label=protocol,
         )
-    loads.axhline(70, color=INK, linestyle="--", linewidth=1)
-    loads.annotate("goal of a running server", (0.9, 70), xytext=(0, 4), textcoords="offset points")
+    loads.axhline(90, color=INK, linestyle="--", linewidth=1)
+    loads.annotate("goal", (0.9, 90), xytext=(0, -12), textcoords="offset points")
     loads.set_xlabel("load, times the capacity")
     loads.set_title("responses within 0.5 s, % of the peak", fontsize=10)
     _storms(storm, found)
@@ -44,7 +43,6 @@ def main(figures: Path, picture: Path) -> None:
 def _simulated(axes: Axes, outcomes: list[dict[str, Any]]) -> None:
     plain = [each for each in outcomes if each["scenario"].removesuffix("x").isdigit()]
     steady = [(float(each["scenario"].removesuffix("x")), each) for each in plain]
-    steady = [(load, each) for load, each in steady if load <= 5]
     axes.plot(
         [load for load, _ in steady],
         [100 * each["goodput"] for _, each in steady],
@@ -58,19 +56,12 @@ def _simulated(axes: Axes, outcomes: list[dict[str, Any]]) -> None:
 def _storms(axes: Axes, found: dict[str, Any]) -> None:
     bars = [("simulated", INK, each["goodput"]) for each in found["simulated"] if each["scenario"] == _STORM]
     bars += [
-        (f"{point['host']}\n{point['protocol']}", COLOURS[point["host"]], point["share"])
+        (point["protocol"], COLOURS[point["protocol"]], point["share"])
         for point in found["live"]
         if point["step"] == _STORM
     ]
     axes.bar([name for name, _, _ in bars], [100 * share for _, _, share in bars], color=[each for _, each, _ in bars])
     axes.set_title("retry storm at 1.5 times the capacity", fontsize=10)
-
-
-def _servers(live: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    servers: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for point in live:
-        servers.setdefault((point["host"], point["protocol"]), []).append(point)
-    return servers
 
 
 if __name__ == "__main__":

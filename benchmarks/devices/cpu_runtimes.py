@@ -59,7 +59,6 @@ def measure_served(base: Path, rounds: int, seconds: int, scratch: Path) -> Serv
         servers = {
             (runtime, way): running.enter_context(
                 model_server(
-                    "envoy",
                     base,
                     scratch,
                     "--mixed_precision=bfloat16",

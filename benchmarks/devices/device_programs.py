@@ -106,7 +106,7 @@ def start(base: Path, cache: Path, device: str, scratch: Path) -> Start:
     """Start a server, and stop it when it is ready."""
     began_s = time.monotonic()
     flags = (f"--device={device}", f"--compilation_cache_dir={cache}")
-    with model_server("envoy", base, scratch, *flags, name=NAME, ready_timeout_s=READY_TIMEOUT_S) as server:
+    with model_server(base, scratch, *flags, name=NAME, ready_timeout_s=READY_TIMEOUT_S) as server:
         seconds = time.monotonic() - began_s
         tree = server["grpc"].tree
         return Start(seconds, max(map(rss_mb, tree.members)), maps_tensorflow(tree))
@@ -138,7 +138,7 @@ def compare(size: Size, base: Path, device: str, rounds: int, seconds: int, scra
     in_flight = BATCHES_IN_FLIGHT * size.rows // size.of_request
     served, looped, p99_ms = [], [], 0.0
     with (
-        model_server("envoy", base, scratch, *flags, name=NAME, ready_timeout_s=READY_TIMEOUT_S) as server,
+        model_server(base, scratch, *flags, name=NAME, ready_timeout_s=READY_TIMEOUT_S) as server,
         loop_process("program_loop.py", str(base / "1"), device) as loop,
     ):
         for _ in range(rounds):

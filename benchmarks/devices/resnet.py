@@ -114,7 +114,7 @@ def measure(base: Path, precision: str, rounds: int, seconds: int, scratch: Path
         servers = {
             way: running.enter_context(
                 model_server(
-                    "envoy", base, scratch, f"--mixed_precision={PRECISIONS[precision]}", *flags, name=resnet_model.NAME
+                    base, scratch, f"--mixed_precision={PRECISIONS[precision]}", *flags, name=resnet_model.NAME
                 )
             )["grpc"]
             for way, flags in WAYS.items()

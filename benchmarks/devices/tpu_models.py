@@ -181,7 +181,7 @@ def serve(case: TpuCase, folder: Path, requests: Sequence[Tensors], outcome: Out
         environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={case.devices}"
     base = folder / "versions" / case.name
     server = model_server(
-        "envoy", base, folder, *flags, name=case.name, environment=environment, ready_timeout_s=READY_TIMEOUT_S
+        base, folder, *flags, name=case.name, environment=environment, ready_timeout_s=READY_TIMEOUT_S
     )
     with server as targets, Client(f"127.0.0.1:{targets['grpc'].port}", timeout_s=REQUEST_TIMEOUT_S) as client:
         answers: list[Tensors] = [client.predict(case.name, request) for request in requests]

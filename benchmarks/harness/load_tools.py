@@ -16,6 +16,7 @@ from types import MappingProxyType
 PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 GRPC_CONNECTIONS = 8
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"content-type": "application/json"})
+GRPC_HEADERS: Mapping[str, str] = MappingProxyType({"content-type": "application/grpc", "te": "trailers"})
 # Limit for a tool that does not stop by itself, in seconds. On a loaded machine a start alone takes half a minute.
 GRACE_S = 300.0
 
@@ -79,6 +80,7 @@ def run_h2load(
     duration_s: int,
     scratch: Path,
     tls: bool = False,
+    headers: Mapping[str, str] = GRPC_HEADERS,
     connections: int = GRPC_CONNECTIONS,
     threads: int = 1,
 ) -> Load:
@@ -90,7 +92,7 @@ def run_h2load(
     log = scratch / "h2load.log"
     log.unlink(missing_ok=True)
     command = ["h2load", f"-t{threads}", f"-c{connections}", f"-m{in_flight // connections}", f"-D{duration_s}"]
-    command += [f"--log-file={log}", f"-d{body}", "-H", "content-type: application/grpc", "-H", "te: trailers"]
+    command += [f"--log-file={log}", f"-d{body}", *(f"-H{name}: {value}" for name, value in headers.items())]
     output, cores = _run([*command, _url(port, path, tls)], duration_s)
     return parse_h2load(output, log.read_text() if log.exists() else "", cores)
 

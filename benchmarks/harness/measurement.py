@@ -12,7 +12,7 @@ from benchmarks.harness import mlp_model
 from benchmarks.harness.json_bodies import instances_body
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.process_tree import Memory
-from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Host, Protocol, Target, http_get, http_post
+from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Protocol, Target, http_get, http_post
 from tpuserve_client import Client, Tls
 
 WARM_UP_S = 1
@@ -37,7 +37,6 @@ class Bodies:
 class Point:
     """A target under one load. CPU is user + system of the whole process tree, in seconds per 1000 requests."""
 
-    host: Host
     kind: str
     protocol: Protocol
     in_flight: int
@@ -83,7 +82,7 @@ def measure(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scr
     load = _load(target, in_flight, duration_s, bodies, scratch)
     cpu_s = target.tree.cpu_seconds() - before
     target.tree.check_alive()
-    return Point(target.host, target.kind, target.protocol, in_flight, load, 1000 * cpu_s / load.requests)
+    return Point(target.kind, target.protocol, in_flight, load, 1000 * cpu_s / load.requests)
 
 
 def joined(turns: Sequence[Point]) -> Point:

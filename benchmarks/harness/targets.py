@@ -1,4 +1,4 @@
-"""Targets of the measurements: the model server on both hosts, and the byte echo, on free loopback ports."""
+"""Targets of the measurements: the model server and the byte echo, on free loopback ports."""
 
 import contextlib
 import os
@@ -18,13 +18,11 @@ from benchmarks.harness.process_tree import ProcessTree, ServerDied, started
 if TYPE_CHECKING:
     from tests.support.certificates import Pem
 
-Host: TypeAlias = Literal["envoy", "python"]
 Protocol: TypeAlias = Literal["grpc", "rest"]
 # The model server, the same with a response cache, the same model as an ensemble of two steps, the server with TLS, and
 # the byte echo.
 Kind: TypeAlias = Literal["server", "cache", "ensemble", "tls", "echo"]
 
-HOSTS: tuple[Host, ...] = ("envoy", "python")
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "rest")
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAME = "mlp"
@@ -39,7 +37,6 @@ _RETRY_S = 0.05
 class Target:
     """One protocol of one running server."""
 
-    host: Host
     kind: Kind
     protocol: Protocol
     port: int
@@ -48,18 +45,17 @@ class Target:
 
 
 @contextlib.contextmanager
-def echoes(scratch: Path, tls: "Pem | None" = None, host: Host = "envoy") -> Iterator[dict[Protocol, Target]]:
+def echoes(scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, Target]]:
     """Start the byte echo on h2corn, which serves both protocols on one port.
 
-    With `tls`, it uses that certificate and refuses connections without TLS. `host` is that of the server with which
-    it is compared.
+    With `tls`, it uses that certificate and refuses connections without TLS.
     """
     port = free_port()
     command = [_program("h2corn"), "benchmarks.harness.echo_asgi:app", f"--bind=127.0.0.1:{port}", "--grpc"]
     command += ["--loop=uvloop", "--runtime-threads=1", "--lifespan=off", "--no-access-log"]
     command += [f"--certfile={tls.cert}", f"--keyfile={tls.key}"] if tls else []
     with started(command, scratch / "echo.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
-        targets = _pair(host, "echo", (port, tree), (port, tree))
+        targets = _pair("echo", tree, port, port)
         for target in targets.values():
             wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
         yield targets
@@ -67,7 +63,6 @@ def echoes(scratch: Path, tls: "Pem | None" = None, host: Host = "envoy") -> Ite
 
 @contextlib.contextmanager
 def model_server(
-    host: Host,
     model_base: Path,
     scratch: Path,
     *flags: str,
@@ -77,8 +72,7 @@ def model_server(
     ready_timeout_s: float = READY_TIMEOUT_S,
     program: Sequence[str] = (),
 ) -> Iterator[dict[Protocol, Target]]:
-    """Run `tpuserve serve` with the model on a host, and wait until it is ready. Adds `environment` to this process's
-    own.
+    """Run `tpuserve serve` with the model, and wait until it is ready. Adds `environment` to this process's own.
 
     `kind` names the server in its targets and its log. A server of kind `tls` gets its certificate from the flags, and
     opens its ports when it is ready. `program` is a command with arguments that replaces
@@ -87,7 +81,6 @@ def model_server(
     grpc_port, rest_port = free_port(), free_port()
     command = [
         *(program or (_program("tpuserve-serve"),)),
-        f"--host_backend={host}",
         f"--port={grpc_port}",
         f"--rest_api_port={rest_port}",
         f"--model_name={name}",
@@ -96,8 +89,8 @@ def model_server(
         *(("--ports_wait_for_models",) if kind == "tls" else ()),
         *flags,
     ]
-    with started(command, scratch / f"{kind}-{host}.log", os.environ | dict(environment or {})) as tree:
-        targets = _pair(host, kind, (grpc_port, tree), (rest_port, tree))
+    with started(command, scratch / f"{kind}-{grpc_port}.log", os.environ | dict(environment or {})) as tree:
+        targets = _pair(kind, tree, grpc_port, rest_port)
         for target in targets.values():
             probe = _connect if target.has_tls else lambda port: answers_get(port, "/readyz")
             wait_until_ready(target, probe, ready_timeout_s)
@@ -156,12 +149,10 @@ def http_post(port: int, path: str, body: bytes) -> bytes:
         return bytes(response.read())
 
 
-def _pair(
-    host: Host, kind: Kind, grpc_side: tuple[int, ProcessTree], rest_side: tuple[int, ProcessTree]
-) -> dict[Protocol, Target]:
+def _pair(kind: Kind, tree: ProcessTree, grpc_port: int, rest_port: int) -> dict[Protocol, Target]:
     return {
-        "grpc": Target(host, kind, "grpc", *grpc_side, has_tls=kind == "tls"),
-        "rest": Target(host, kind, "rest", *rest_side, has_tls=kind == "tls"),
+        "grpc": Target(kind, "grpc", grpc_port, tree, has_tls=kind == "tls"),
+        "rest": Target(kind, "rest", rest_port, tree, has_tls=kind == "tls"),
     }
 
 
@@ -184,7 +175,7 @@ def wait_until_ready(
         # For gRPC an open port is enough here: the benchmark checks responses before and after the measurement.
         _retry(target, _connect if target.protocol == "grpc" else probe_http, ready_timeout_s)
     except ServerDied as error:
-        raise ServerDied(f"The {target.kind} on {target.host} {error}") from None
+        raise ServerDied(f"The {target.kind} {error}") from None
 
 
 def _connect(port: int) -> None:

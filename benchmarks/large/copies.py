@@ -1,7 +1,7 @@
 """CPU of a request with an image of 602 KB beyond that of a request with one row, in copies of 602 KB.
 
-The difference has all copies between the socket and the model: those of the kernel, of the host, of this server and of
-the runtime, and for JSON the parse.
+The difference has all copies between the socket and the model: those of the kernel, of this server and of the runtime,
+and for JSON the parse.
 """
 
 import statistics
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.harness import image_model
-from benchmarks.harness.targets import Host, Target, model_server, write_image
+from benchmarks.harness.targets import Target, model_server, write_image
 from benchmarks.overhead.call_turns import check_call, load_call
 from benchmarks.overhead.calls import IMAGE, ROW, Call, calls
 
@@ -28,7 +28,6 @@ _WARM_UP_S: Final = 1
 class CopyCost:
     """Microseconds of CPU: of a request of each size, and of one copy of 602 KB. Medians of the turns."""
 
-    host: Host
     name: str
     row_us: float
     image_us: float
@@ -41,7 +40,7 @@ class CopyCost:
 
 
 def measure(
-    host: Host, mlp_base: Path, scratch: Path, *, rounds: int, seconds: int, progress: Callable[[str], None]
+    mlp_base: Path, scratch: Path, *, rounds: int, seconds: int, progress: Callable[[str], None]
 ) -> list[CopyCost]:
     """Load a server with each call of each size in turn, with one request in flight.
 
@@ -50,7 +49,7 @@ def measure(
     config = write_image(mlp_base, scratch)
     copies_us: list[float] = []
     found_us: dict[tuple[str, str], list[float]] = {}
-    with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
+    with model_server(mlp_base, scratch, f"--model_config_file={config}") as server:
         listed = calls()
         for call in listed:
             check_call(call, server[call.protocol].port)
@@ -58,14 +57,14 @@ def measure(
         for number in range(rounds):
             copies_us.append(copy_us())
             for call in listed:
-                progress(f"{call.name} of {call.size} on {host}, turn {number + 1} of {rounds}")
+                progress(f"{call.name} of {call.size}, turn {number + 1} of {rounds}")
                 spent_us = _cpu_us(call, server[call.protocol], seconds, scratch)
                 found_us.setdefault(call.key, []).append(spent_us)
         server["rest"].tree.check_alive()
     medians = {key: statistics.median(values) for key, values in found_us.items()}
     copied_us = statistics.median(copies_us)
     names = [name for size, name in medians if size == IMAGE]
-    return [CopyCost(host, name, medians[ROW, name], medians[IMAGE, name], copied_us) for name in names]
+    return [CopyCost(name, medians[ROW, name], medians[IMAGE, name], copied_us) for name in names]
 
 
 def copy_us() -> float:

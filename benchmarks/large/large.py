@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import WrongAnswer
 from benchmarks.harness.process_tree import ServerDied
-from benchmarks.harness.targets import HOSTS, write_model
+from benchmarks.harness.targets import write_model
 from benchmarks.large import copies as copy_costs
 from benchmarks.large import neighbours as latencies
 from benchmarks.large.copies import CopyCost
@@ -32,16 +32,12 @@ _TURNS, _QUICK_TURNS = (5, 4), (1, 1)
 
 @click.command()
 @click.argument("parts", type=click.Choice(PARTS), nargs=-1)
-@click.option("--hosts", default=",".join(HOSTS), help="Hosts, separated by commas.")
 @click.option("--quick", is_flag=True, help="One turn of a second each: shows that all works.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
-def main(parts: Sequence[str], hosts: str, quick: bool, as_json: bool) -> None:
+def main(parts: Sequence[str], quick: bool, as_json: bool) -> None:
     """Measure the PARTS: copies of a large tensor, and small requests next to JSON images (default: both)."""
     if missing := missing_tools():
         raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
-    wanted = hosts.split(",")
-    if unknown := set(wanted) - set(HOSTS):
-        raise click.UsageError(f"Unknown hosts: {', '.join(sorted(unknown))}. Known: {', '.join(HOSTS)}.")
     rounds, seconds = _QUICK_TURNS if quick else _TURNS
     progress = Console(stderr=True)
     costs: list[CopyCost] = []
@@ -51,15 +47,10 @@ def main(parts: Sequence[str], hosts: str, quick: bool, as_json: bool) -> None:
         base = scratch / "models" / "mlp"
         write_model(base, scratch)
         try:
-            for host in HOSTS:
-                if host in wanted and "copies" in (parts or PARTS):
-                    costs += copy_costs.measure(
-                        host, base, scratch, rounds=rounds, seconds=seconds, progress=progress.print
-                    )
-                if host in wanted and "neighbours" in (parts or PARTS):
-                    found += latencies.measure(
-                        host, base, scratch, rounds=rounds, seconds=seconds, progress=progress.print
-                    )
+            if "copies" in (parts or PARTS):
+                costs = copy_costs.measure(base, scratch, rounds=rounds, seconds=seconds, progress=progress.print)
+            if "neighbours" in (parts or PARTS):
+                found = latencies.measure(base, scratch, rounds=rounds, seconds=seconds, progress=progress.print)
         except (ServerDied, ToolFailed, WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
     if as_json:
@@ -77,31 +68,30 @@ def main(parts: Sequence[str], hosts: str, quick: bool, as_json: bool) -> None:
 
 
 def copy_table(costs: Sequence[CopyCost]) -> Table:
-    """Return a row for each host and call."""
-    grid = _table("CPU of a request in microseconds, one in flight", "host", "request")
+    """Return a row for each call."""
+    grid = _table("CPU of a request in microseconds, one in flight", "request")
     for name in ("1 row", "602 KB", "a copy of 602 KB", "difference in copies"):
         grid.add_column(name, justify="right")
     for cost in costs:
         figures = (f"{figure_us:,.0f}" for figure_us in (cost.row_us, cost.image_us, cost.copy_us))
-        grid.add_row(cost.host, cost.name, *figures, f"{cost.copies:.1f}")
+        grid.add_row(cost.name, *figures, f"{cost.copies:.1f}")
     return grid
 
 
 def latency_table(latencies: Sequence[Latency]) -> Table:
-    """Return a row for each host and neighbour, and the ratio to the same host's requests without neighbour."""
-    grid = _table("Latency of small requests in ms, beside JSON images of 3.15 MB", "host", "beside")
+    """Return a row for each neighbour, and the ratio to the requests without neighbour."""
+    grid = _table("Latency of small requests in ms, beside JSON images of 3.15 MB", "beside")
     for name in ("p50", "p99", "worst", "p99 ratio", "requests", "images"):
         grid.add_column(name, justify="right")
-    alone = {latency.host: latency for latency in latencies if not latency.beside}
+    alone = next(latency for latency in latencies if not latency.beside)
     for latency in latencies:
         figures = (f"{value_ms:.2f}" for value_ms in (latency.p50_ms, latency.p99_ms, latency.worst_ms))
-        ratio = f"{latency.p99_ms / alone[latency.host].p99_ms:.1f}"
-        grid.add_row(latency.host, latency.beside or "nothing", *figures, ratio, str(latency.small), str(latency.large))
+        ratio = f"{latency.p99_ms / alone.p99_ms:.1f}"
+        grid.add_row(latency.beside or "nothing", *figures, ratio, str(latency.small), str(latency.large))
     return grid
 
 
-def _table(title: str, *names: str) -> Table:
+def _table(title: str, name: str) -> Table:
     grid = Table(title=title, title_justify="left")
-    for name in names:
-        grid.add_column(name)
+    grid.add_column(name)
     return grid

@@ -18,7 +18,7 @@ from benchmarks.harness.json_bodies import instances_body
 from benchmarks.harness.load_tools import JSON_HEADERS, percentile
 from benchmarks.harness.measurement import WrongAnswer
 from benchmarks.harness.mlp_model import Floats
-from benchmarks.harness.targets import REST_PATH, Host, model_server, write_image
+from benchmarks.harness.targets import REST_PATH, model_server, write_image
 
 # Pause of the small client after each response. Without one, it would take a core of a small machine.
 _PAUSE_S: Final = 0.002
@@ -40,7 +40,6 @@ class LargeBody:
 class Latency:
     """Latencies of the small requests of all turns, in milliseconds, and the responses to the large client."""
 
-    host: Host
     beside: str
     p50_ms: float
     p99_ms: float
@@ -65,7 +64,7 @@ def bodies(x: Floats) -> list[LargeBody]:
 
 
 def measure(
-    host: Host, mlp_base: Path, scratch: Path, *, rounds: int, seconds: float, progress: Callable[[str], None]
+    mlp_base: Path, scratch: Path, *, rounds: int, seconds: float, progress: Callable[[str], None]
 ) -> list[Latency]:
     """Measure small requests alone and next to each large body, in `rounds` turns of `seconds`.
 
@@ -73,7 +72,7 @@ def measure(
     """
     config = write_image(mlp_base, scratch)
     large = bodies(image_model.example())
-    with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
+    with model_server(mlp_base, scratch, f"--model_config_file={config}") as server:
         port = server["rest"].port
         for one in large:
             _check(port, one)
@@ -82,18 +81,18 @@ def measure(
         for number in range(rounds):
             for beside in (None, *large):
                 name = "" if beside is None else beside.name
-                progress(f"small requests on {host} beside {name or 'nothing'}, turn {number + 1} of {rounds}")
+                progress(f"small requests beside {name or 'nothing'}, turn {number + 1} of {rounds}")
                 latencies_ms, count = _turn(port, beside, seconds, scratch)
                 found[name] += latencies_ms
                 responses[name] += count
         server["rest"].tree.check_alive()
-    return [_latency(host, name, values_ms, responses[name]) for name, values_ms in found.items()]
+    return [_latency(name, values_ms, responses[name]) for name, values_ms in found.items()]
 
 
-def _latency(host: Host, beside: str, values_ms: list[float], large: int) -> Latency:
+def _latency(beside: str, values_ms: list[float], large: int) -> Latency:
     ordered = sorted(values_ms)
     p50_ms, p99_ms, worst_ms = statistics.median(ordered), percentile(ordered, 99), ordered[-1]
-    return Latency(host, beside, p50_ms, p99_ms, worst_ms, len(ordered), large)
+    return Latency(beside, p50_ms, p99_ms, worst_ms, len(ordered), large)
 
 
 def _turn(port: int, beside: LargeBody | None, seconds: float, scratch: Path) -> tuple[list[float], int]:

@@ -188,7 +188,7 @@ def print_lines(found: Sequence[Line], console: Console) -> None:
     for line in found:
         clear = "" if line.clear_share is None else f"{line.clear_share:.2f} x"
         table.add_row(
-            f"{'gRPC, Envoy' if line.protocol == 'grpc' else 'REST, uvicorn'}{', TLS' if line.tls else ''}",
+            f"{'gRPC' if line.protocol == 'grpc' else 'REST'}{', TLS' if line.tls else ''}",
             line.generator,
             f"{line.rate_per_s:,.0f}",
             f"{line.cpu_s_per_1000:.3f}",

@@ -138,7 +138,7 @@ def _serve(base: Path, scratch: Path) -> Iterator[int]:
     scratch.mkdir()
     times = (f"{1000 * DEVICE.t0_s:g}", f"{1000 * DEVICE.per_row_s:g}")
     program = [sys.executable, str(Path(__file__).with_name("scripted_server.py")), *times]
-    with model_server("python", base, scratch, name=MODEL, program=program) as server:
+    with model_server(base, scratch, name=MODEL, program=program) as server:
         yield server["grpc"].port
 
 

@@ -1,7 +1,7 @@
 """`tpuserve serve` on a device of known speed: the real host and batcher, and the model's own outputs.
 
 Run like `tpuserve serve`, with a batch's fixed time and its time per row, in milliseconds, before the flags: `python
-benchmarks/loadgen/scripted_server.py 60 2 --host_backend=python --model_name=digits --model_base_path=...`.
+benchmarks/loadgen/scripted_server.py 60 2 --model_name=digits --model_base_path=...`.
 """
 
 import os
@@ -15,15 +15,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tpuserve_server import app
 from tpuserve_server.__main__ import main as serve
+from tpuserve_server.command.settings import SETTINGS_VARIABLE
 from tpuserve_server.core.host_memory import HostMemory
 from tpuserve_server.core.servable import Servable, VersionFiles
 from tpuserve_server.core.tracer import Tracer
 from tpuserve_server.core.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.hosts.envoy import host
+from tpuserve_server.hosts import supervisor
+from tpuserve_server.process.serve import main as serve_models
 
-ENTRY = "benchmarks.loadgen.scripted_entry:asgi"
 # Environment variable with the two costs.
 COSTS = "SCRIPTED_DEVICE_MS"
 
@@ -114,13 +115,14 @@ def script_device(t0_ms: float, per_row_ms: float) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
-    t0_ms, per_row_ms = sys.argv.pop(1), sys.argv.pop(1)
-    script_device(float(t0_ms), float(per_row_ms))
-    # On the Envoy host the models run in another process, which scripted_entry.py moves to the device.
-    os.environ[COSTS] = f"{t0_ms} {per_row_ms}"
-    run = host.run
-    host.run = lambda _, *arguments: run(ENTRY, *arguments)
+    """Serve until SIGTERM. The supervisor runs this program, too, as the process of the models."""
+    if SETTINGS_VARIABLE in os.environ:
+        script_device(*map(float, os.environ[COSTS].split()))
+        serve_models()
+        return
+    os.environ[COSTS] = f"{sys.argv.pop(1)} {sys.argv.pop(1)}"
+    run = supervisor.run
+    supervisor.run = lambda _, *arguments: run("benchmarks.loadgen.scripted_server", *arguments)
     serve()
 
 

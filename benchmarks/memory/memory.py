@@ -1,6 +1,6 @@
 """Measure the memory of the server by path and part, next to each runtime alone in a process. Linux only.
 
-Run: `.venv/bin/python -m benchmarks memory [--host envoy] [--requests 1000] [--json]`. About a minute. All servers and
+Run: `.venv/bin/python -m benchmarks memory [--requests 1000] [--json]`. About a minute. All servers and
 processes have the same MLP. The exporter writes it first.
 """
 
@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.harness import mlp_model
 from benchmarks.harness.measurement import WrongAnswer, check_answer
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
-from benchmarks.harness.targets import HOSTS, MODEL_NAME, ROOT, Host, Protocol, Target, model_server, write_model
+from benchmarks.harness.targets import MODEL_NAME, ROOT, Protocol, Target, model_server, write_model
 from benchmarks.memory.bare import PROGRAMS, running
 from benchmarks.memory.usage import Usage
 from tpuserve_client import Client
@@ -58,9 +58,9 @@ def measure_bare(name: str, version: Path) -> Measured:
         return Measured(name, ready.start_cpu_s, Usage.of([ready.process]))
 
 
-def measure_server(path: str, host: Host, base: Path, scratch: Path, requests: int) -> Measured:
+def measure_server(path: str, base: Path, scratch: Path, requests: int) -> Measured:
     """Start a server, and measure it when it is ready and after `requests` requests."""
-    with model_server(host, base, scratch, *PATHS[path][1]) as server:
+    with model_server(base, scratch, *PATHS[path][1]) as server:
         tree = server["grpc"].tree
         start_cpu_s = tree.cpu_seconds()
         idle = Usage.of(tree.members)
@@ -92,10 +92,9 @@ def export_versions(scratch: Path) -> Path:
 
 
 @click.command()
-@click.option("--host", default="envoy", show_default=True, type=click.Choice(HOSTS))
 @click.option("--requests", default=1000, show_default=True, type=click.IntRange(1))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
-def main(host: Host, requests: int, as_json: bool) -> None:
+def main(requests: int, as_json: bool) -> None:
     """Measure RSS, PSS, private and anonymous memory of a server on each path, and of each runtime alone.
 
     Exit codes: 0 success, 1 a step failed, 2 usage error.
@@ -116,7 +115,7 @@ def main(host: Host, requests: int, as_json: bool) -> None:
                 bare.append(measure_bare(name, versions.get(name, base / "1")))
             for path in PATHS:
                 progress.print(f"measuring the server: {path}", markup=False)
-                servers.append(measure_server(path, host, bases[path], scratch, requests))
+                servers.append(measure_server(path, bases[path], scratch, requests))
         except (ServerDied, WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
     if as_json:

@@ -15,7 +15,7 @@ _PARTS = {
     "TensorFlow": r"/tensorflow/",
     "JAX": r"/jaxlib/",
     "LiteRT": r"/ai_edge_litert/",
-    "Envoy": r"/envoy$|/pyvoy/",
+    "h2corn": r"/h2corn/",
     "other libraries": r"\.so|/python[\d.]*$",
     "other files": r"^/",
 }

@@ -33,9 +33,9 @@ GOALS: Final = (
 _BASES: Final = {OIP_GRPC: PREDICT, OIP_JSON: REST, OIP_BINARY: OIP_JSON}
 
 
-def cpu_ratio(points: Iterable[CallPoint], host: str, size: str, name: str, base: str) -> float | None:
+def cpu_ratio(points: Iterable[CallPoint], size: str, name: str, base: str) -> float | None:
     """Return the median over the rounds of the ratio of CPU, or None if one of the calls was not measured."""
-    found = {point.name: point for point in points if (point.host, point.size) == (host, size)}
+    found = {point.name: point for point in points if point.size == size}
     if name not in found or base not in found:
         return None
     pairs = zip(found[name].cpu_s_per_1000, found[base].cpu_s_per_1000, strict=True)
@@ -51,15 +51,14 @@ def calls_table(points: Sequence[CallPoint]) -> Table:
         "OIP gRPC to Predict, of OIP JSON to REST, and of OIP binary to OIP JSON.",
         caption_justify="left",
     )
-    for heading in ("host", "size", "call"):
+    for heading in ("size", "call"):
         table.add_column(heading)
     for heading in ("req/s", "p50 ms", "p99 ms", "CPU", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
     for point in points:
         base = _BASES.get(point.name)
-        ratio = cpu_ratio(points, point.host, point.size, point.name, base) if base else None
+        ratio = cpu_ratio(points, point.size, point.name, base) if base else None
         table.add_row(
-            point.host,
             point.size,
             point.name,
             f"{statistics.median(load.rate_per_s for load in point.loads):,.0f}",

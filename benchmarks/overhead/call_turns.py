@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
 from benchmarks.harness.measurement import TOLERANCE, WARM_UP_S, WrongAnswer, check_size
-from benchmarks.harness.targets import Host, Target, model_server, write_image
+from benchmarks.harness.targets import Target, model_server, write_image
 from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.calls import IN_FLIGHT, Call, calls
 from tpuserve_client.errors import TpuserveError
@@ -25,9 +25,8 @@ _TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CallPoint:
-    """The turns of a call on a host. `cpu_s_per_1000` has the CPU of each turn, as in Point."""
+    """The turns of a call. `cpu_s_per_1000` has the CPU of each turn, as in Point."""
 
-    host: Host
     size: str
     name: str
     loads: tuple[Load, ...]
@@ -35,14 +34,14 @@ class CallPoint:
 
 
 def measure_calls(
-    host: Host, mlp_base: Path, scratch: Path, *, rounds: int, seconds: int, progress: Callable[[str], None]
+    mlp_base: Path, scratch: Path, *, rounds: int, seconds: int, progress: Callable[[str], None]
 ) -> list[CallPoint]:
     """Load a server with each call in turn, `rounds` times for `seconds` each. Raises WrongAnswer for a wrong output.
 
     Raises ServerDied and ToolFailed, too.
     """
     config = write_image(mlp_base, scratch)
-    with model_server(host, mlp_base, scratch, f"--model_config_file={config}") as server:
+    with model_server(mlp_base, scratch, f"--model_config_file={config}") as server:
         listed = calls()
         sizes = {call.key: check_call(call, server[call.protocol].port) for call in listed}
         for call in listed:
@@ -51,7 +50,7 @@ def measure_calls(
         cpu_s: dict[tuple[str, str], list[float]] = {call.key: [] for call in listed}
         for number in range(rounds):
             for call in in_turn(listed, number):
-                progress(f"{call.name} of {call.size} on {host}, turn {number + 1} of {rounds}")
+                progress(f"{call.name} of {call.size}, turn {number + 1} of {rounds}")
                 target = server[call.protocol]
                 before_s = target.tree.cpu_seconds()
                 load = load_call(call, target, seconds, scratch)
@@ -61,7 +60,7 @@ def measure_calls(
                 target.tree.check_alive()
         for call in listed:
             check_call(call, server[call.protocol].port)
-    return [CallPoint(host, *call.key, tuple(loads[call.key]), tuple(cpu_s[call.key])) for call in listed]
+    return [CallPoint(*call.key, tuple(loads[call.key]), tuple(cpu_s[call.key])) for call in listed]
 
 
 def check_call(call: Call, port: int) -> int:

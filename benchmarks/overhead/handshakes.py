@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.targets import Host, Protocol, Target
+from benchmarks.harness.targets import Protocol, Target
 
 _TIMEOUT_S = 60.0
 # HTTP/2 in gRPC's ports, as gRPC clients request it.
@@ -18,7 +18,6 @@ _ALPN = {"grpc": "h2", "rest": "http/1.1"}
 class HandshakePoint:
     """New connections to one target. CPU is that of the server's process tree, in seconds per 1000 connections."""
 
-    host: Host
     kind: str
     protocol: Protocol
     connections: int
@@ -35,9 +34,8 @@ def measure_handshakes(target: Target, duration_s: float, ca: Path) -> Handshake
         connect()
         connections += 1
     elapsed_s, cpu_s = time.monotonic() - began_s, target.tree.cpu_seconds() - before_s
-    return HandshakePoint(
-        target.host, target.kind, target.protocol, connections, connections / elapsed_s, 1000 * cpu_s / connections
-    )
+    rate_per_s, cost_s = connections / elapsed_s, 1000 * cpu_s / connections
+    return HandshakePoint(target.kind, target.protocol, connections, rate_per_s, cost_s)
 
 
 def _plain_connection(target: Target) -> Callable[[], None]:

@@ -1,6 +1,6 @@
 """Measure the delays of the event loop, with short batches on the loop and on their device thread. Linux only.
 
-Run: `.venv/bin/python -m benchmarks loop_delay [--quick] [--host python]`. About 3 minutes, or 1 with `--quick`. One
+Run: `.venv/bin/python -m benchmarks loop_delay [--quick]`. About 3 minutes, or 1 with `--quick`. One
 server with the MLP switches between both modes, which take turns under each load (decision 72).
 """
 
@@ -21,7 +21,7 @@ from benchmarks.harness import measurement
 from benchmarks.harness.load_tools import ToolFailed, missing_tools, percentile
 from benchmarks.harness.measurement import Bodies, Point, WrongAnswer
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
-from benchmarks.harness.targets import HOSTS, ROOT, Host, Target, model_server, write_model
+from benchmarks.harness.targets import ROOT, Target, model_server, write_model
 from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.loop_probe import DELAYS, FOLDER, MOST_REQUESTS, RUNS, Record, read_records
 from tpuserve_server.core.batching import loop_runs
@@ -109,9 +109,8 @@ def _spread(values_s: Sequence[float]) -> str:
 
 
 @click.command()
-@click.option("--host", default="envoy", show_default=True, type=click.Choice(HOSTS))
 @click.option("--quick", is_flag=True, help="Take 2 turns instead of 6. Figures are approximate.")
-def main(host: Host, quick: bool) -> None:
+def main(quick: bool) -> None:
     """Measure the latency, the CPU and the delays of the event loop, with and without runs on the loop.
 
     Needs h2load (Debian: nghttp2-client). Exit codes: 0 success, 1 a step failed, 2 usage error.
@@ -131,7 +130,7 @@ def main(host: Host, quick: bool) -> None:
         try:
             write_model(base, scratch)
             bodies = measurement.write_bodies(scratch)
-            with model_server(host, base, scratch, environment=environment, program=program) as server:
+            with model_server(base, scratch, environment=environment, program=program) as server:
                 measurement.check_answer(server)
                 found = measure(server["grpc"], folder, bodies, scratch, QUICK_ROUNDS if quick else ROUNDS)
                 measurement.check_answer(server)
@@ -139,7 +138,7 @@ def main(host: Host, quick: bool) -> None:
             raise click.ClickException(str(error)) from None
     console = Console(width=_WIDTH)
     console.print(table(found))
-    console.print(f"gRPC on the {host} host. Load average before: {load:.1f} on {os.cpu_count()} cores.")
+    console.print(f"gRPC. Load average before: {load:.1f} on {os.cpu_count()} cores.")
 
 
 if __name__ == "__main__":

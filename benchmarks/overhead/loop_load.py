@@ -1,4 +1,4 @@
-"""Requests of one protocol for an ASGI application in this process: no Envoy and no socket."""
+"""Requests of one protocol for an ASGI application in this process, without a socket."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 32
 _CLIENT: Final = ("127.0.0.1", 50000)
-# As Envoy passes them on.
+# As grpcio sends them.
 _GRPC_HEADERS: Final = [
     (b"te", b"trailers"),
     (b"content-type", b"application/grpc"),
@@ -71,12 +71,9 @@ def replies(app: "ASGIApp", request: Request) -> list[Reply]:
 
 
 class _Receive:
-    """ASGI's `receive` of a request whose body has arrived, as hosts.unread_body.BodyReceive."""
-
-    ended = True
+    """ASGI's `receive` of a request whose body has arrived."""
 
     def __init__(self, body: bytes) -> None:
-        self.server = self
         self._received: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._received.set_result({"type": "http.request", "body": body, "more_body": False})
 
@@ -85,7 +82,7 @@ class _Receive:
 
 
 class _Load:
-    """Requests of which IN_FLIGHT are in flight at a time. As in Envoy's embedding, each has a separate task.
+    """Requests of which IN_FLIGHT are in flight at a time. Each has a separate task, as on h2corn.
 
     With `keeps_replies`, `replies` gets the responses.
     """

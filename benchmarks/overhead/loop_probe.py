@@ -8,15 +8,18 @@ a batch that may run on the loop.
 import asyncio
 import os
 import struct
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from tpuserve_server.__main__ import main as serve
+from tpuserve_server.command.settings import SETTINGS_VARIABLE
 from tpuserve_server.core.batching import loop_runs
 from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.task import Task
+from tpuserve_server.hosts import supervisor
+from tpuserve_server.process.serve import main as serve_models
 
 # Environment variable with the folder of the three files.
 FOLDER: Final = "LOOP_PROBE_FOLDER"
@@ -90,15 +93,16 @@ def read_records(path: Path) -> list[Record]:
 
 
 def main() -> None:
-    """Run `tpuserve serve` with the probe until SIGTERM. The arguments are its flags."""
-    from tpuserve_server.__main__ import main as serve
-    from tpuserve_server.hosts.envoy import host
+    """Run `tpuserve serve` until SIGTERM. The arguments are its flags.
 
-    # On the Envoy host the models run in another process, in which loop_probe_entry.py installs the probe.
-    run = host.run
-    host.run = lambda _, *arguments: run("benchmarks.overhead.loop_probe_entry:asgi", *arguments)
-    if "--host_backend=python" in sys.argv:
+    The supervisor runs this program, too, as the process of the models, with the probe.
+    """
+    if SETTINGS_VARIABLE in os.environ:
         LoopProbe(Path(os.environ[FOLDER])).install()
+        serve_models()
+        return
+    run = supervisor.run
+    supervisor.run = lambda _, *arguments: run("benchmarks.overhead.loop_probe", *arguments)
     serve()
 
 

@@ -1,6 +1,6 @@
 """Loop time of a request: CPU of the event loop's thread, with the ASGI application in this process.
 
-There is no Envoy and no socket, and the device answers at once. The parts are differences between applications that do
+There is no socket, and the device answers at once. The parts are differences between applications that do
 ever more of the work.
 """
 
@@ -26,6 +26,7 @@ from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestOptions, rest_app
@@ -111,7 +112,7 @@ class _Turns:
 def loop_table(found: Sequence[LoopTime]) -> Table:
     """Return a row for each wire."""
     table = Table(
-        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without Envoy",
+        title=f"Loop time of a request in us, {IN_FLIGHT} in flight, in one process without sockets",
         title_justify="left",
         caption="CPU of the event loop's thread for each request, by the parts of the server, with each part's share. "
         "The device thread joins and splits batches for a device that answers at once.",
@@ -159,7 +160,7 @@ def _grpc_host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetr
         watch=DisconnectWatch(),
         receiving=ReceivingBudget(_BUDGET_BYTES, _BUDGET_BYTES, clock),
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
-        gate=OverloadGate(lambda: registry.serving, metrics, clock),
+        gate=OverloadGate(lambda: registry.serving, Traffic(), clock),
     )
 
 
@@ -173,8 +174,8 @@ def _rest_apps(
     clock = SystemClock()
     observers = Observers((SlowRequests(),))
     app = rest_app(service, metrics, clock, lambda: (b"", ""), RestOptions(), observers=observers)
-    gate = OverloadGate(lambda: registry.serving, metrics, clock)
-    return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)  # type: ignore[return-value]  # their `receive` must say what was read
+    gate = OverloadGate(lambda: registry.serving, Traffic(), clock)
+    return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)
 
 
 def _check(app: "ASGIApp", wire: Wire, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Measure the server's overhead: a small MLP over gRPC and REST on both hosts, next to a byte echo. Linux only.
+"""Measure the server's overhead: a small MLP over gRPC and REST, next to a byte echo. Linux only.
 
 Run: `.venv/bin/python -m benchmarks overhead [--quick] [--json]`. About 10 minutes, or 5 with `--quick`. The benchmark
 starts all processes on loopback, and always stops them. `call_turns.py` then compares the protocols, and
@@ -21,9 +21,7 @@ from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import Bodies, Point, Served, WrongAnswer
 from benchmarks.harness.process_tree import Memory, ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import (
-    HOSTS,
     PROTOCOLS,
-    Host,
     Kind,
     Protocol,
     Target,
@@ -81,24 +79,24 @@ class Run:
     scratch: Path
     console: Console
     points: list[Point]
-    memory: dict[Host, Memory]
     warnings: list[str]
+    memory: Memory | None = None
     calls: list[CallPoint] = field(default_factory=list)
     handshakes: list[HandshakePoint] = field(default_factory=list)
     loops: tuple[LoopTime, ...] = ()
 
-    def measure_host(self, host: Host, bodies: Bodies, models: Models | None) -> None:
+    def measure_servers(self, bodies: Bodies, models: Models | None) -> None:
         """Measure the echo, alternating with the server, its cache and an ensemble if there are models."""
-        with echoes(self.scratch, host=host) as echo:
+        with echoes(self.scratch) as echo:
             if models is None:
                 self.measure_points({}, (), echo, bodies)
                 return
             flag = f"--model_config_file={models.ensemble}"
             with (
-                model_server(host, models.base, self.scratch) as server,
-                model_server(host, models.base, self.scratch, CACHE_FLAG, kind="cache") as cached,
-                model_server(host, models.base, self.scratch, flag, kind="ensemble") as ensemble,
-                model_server(host, models.base, self.scratch, *models.tls.flags, kind="tls") as secure,
+                model_server(models.base, self.scratch) as server,
+                model_server(models.base, self.scratch, CACHE_FLAG, kind="cache") as cached,
+                model_server(models.base, self.scratch, flag, kind="ensemble") as ensemble,
+                model_server(models.base, self.scratch, *models.tls.flags, kind="tls") as secure,
             ):
                 measurement.check_answer(server)
                 measurement.check_answer(ensemble)
@@ -111,13 +109,13 @@ class Run:
                 # The second check of the cache gets its responses from the cache.
                 measurement.check_answer(cached)
                 measurement.check_answer(cached)
-                self.memory[host] = measurement.memory(server)
-                self.warnings += compare_counts(host, before, measurement.read_served(server), self.points)
+                self.memory = measurement.memory(server)
+                self.warnings += compare_counts(before, measurement.read_served(server), self.points)
 
     def measure_handshakes(self, servers: tuple[dict[Protocol, Target], ...], ca: Path) -> None:
         """Measure new connections to each server, without load."""
         for target in (target for server in servers for target in server.values()):
-            what = f"new connections to {target.kind} on {target.host}, {target.protocol}"
+            what = f"new connections to {target.kind}, {target.protocol}"
             self.console.print(f"measuring {what}", markup=False, highlight=False)
             self.handshakes.append(measure_handshakes(target, self.duration_s, ca))
 
@@ -139,7 +137,7 @@ class Run:
             self.points += map(measurement.joined, found.values())
 
     def _measure_point(self, target: Target, in_flight: int, bodies: Bodies) -> Point:
-        what = f"{target.kind} on {target.host}, {target.protocol}, {in_flight} in flight"
+        what = f"{target.kind}, {target.protocol}, {in_flight} in flight"
         self.console.print(f"measuring {what}", markup=False, highlight=False)
         duration_s = math.ceil(self.duration_s / POINT_ROUNDS)
         point = measurement.measure(target, in_flight, duration_s, bodies, self.scratch)
@@ -148,9 +146,7 @@ class Run:
         return point
 
 
-def compare_counts(
-    host: Host, before: dict[Protocol, Served], after: dict[Protocol, Served], points: list[Point]
-) -> Iterator[str]:
+def compare_counts(before: dict[Protocol, Served], after: dict[Protocol, Served], points: list[Point]) -> Iterator[str]:
     """Warn if the server's own counts disagree: h2load counts any HTTP 200 response as a success.
 
     The server also counts the warm-up and the checks, so its count must be at least that of the tools. A tool closes
@@ -158,15 +154,14 @@ def compare_counts(
     for the warm-up and for the measurement of each turn.
     """
     for protocol in after:
-        mine = [p for p in points if (p.host, p.kind, p.protocol) == (host, "server", protocol)]
+        mine = [p for p in points if (p.kind, p.protocol) == ("server", protocol)]
         ok = after[protocol].ok - before[protocol].ok
         not_ok = after[protocol].not_ok - before[protocol].not_ok
         claimed = sum(point.load.requests - point.load.failures for point in mine)
         abandoned = 2 * POINT_ROUNDS * sum(point.in_flight for point in mine)
         if ok < claimed or not_ok > abandoned:
             yield (
-                f"{protocol} on {host}: the load generators counted {claimed} successes, "
-                f"the server {ok} and {not_ok} failures"
+                f"{protocol}: the load generators counted {claimed} successes, the server {ok} and {not_ok} failures"
             )
 
 
@@ -178,7 +173,6 @@ def compare_counts(
     type=click.IntRange(1, 60),
     help="Seconds per measurement, except in the protocol comparison.",
 )
-@click.option("--hosts", default="envoy,python", show_default=True, help="Comma-separated hosts to measure.")
 @click.option(
     "--quick",
     is_flag=True,
@@ -186,23 +180,21 @@ def compare_counts(
 )
 @click.option("--echo-only", is_flag=True, help="Measure only the byte echo, without the model server.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
-def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool) -> None:
+def main(duration: int, quick: bool, echo_only: bool, as_json: bool) -> None:
     """Measure requests/s, latency, CPU per request and memory of the server, and the same of a byte echo on h2corn.
 
     Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 success, 1 a step failed, 2 usage error.
     """
     if missing := missing_tools():
         raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
-    chosen = _chosen_hosts(hosts)
     exit_on_sigterm()
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="tpuserve-overhead-") as directory:
-        run = Run(2 if quick else duration, Path(directory), Console(stderr=True), [], {}, [])
+        run = Run(2 if quick else duration, Path(directory), Console(stderr=True), [], [])
         try:
-            _measure(run, chosen, echo_only)
+            run.measure_servers(measurement.write_bodies(run.scratch), None if echo_only else _write_models(run))
             if not echo_only:
-                for host in chosen:
-                    run.calls += _measure_calls(run, host, quick)
+                run.calls = _measure_calls(run, quick)
                 run.console.print("measuring the loop time")
                 run.loops = measure_loop(QUICK_ROUNDS if quick else ROUNDS)
         except (ServerDied, ToolFailed, WrongAnswer) as error:
@@ -224,13 +216,6 @@ def main(duration: int, hosts: str, quick: bool, echo_only: bool, as_json: bool)
         overhead_report.print_outcome(outcome, Console(width=WIDTH))
 
 
-def _measure(run: Run, hosts: list[Host], echo_only: bool) -> None:
-    bodies = measurement.write_bodies(run.scratch)
-    models = None if echo_only else _write_models(run)
-    for host in hosts:
-        run.measure_host(host, bodies, models)
-
-
 def _write_models(run: Run) -> Models:
     run.console.print("writing the models")
     base = run.scratch / "models" / "mlp"
@@ -248,20 +233,11 @@ def _write_tls(folder: Path) -> ServerTls:
     return ServerTls(authority.ca, config)
 
 
-def _measure_calls(run: Run, host: Host, quick: bool) -> list[CallPoint]:
+def _measure_calls(run: Run, quick: bool) -> list[CallPoint]:
     rounds, seconds = (1, 1) if quick else (CALL_ROUNDS, CALL_S)
 
     def progress(what: str) -> None:
         run.console.print(f"measuring {what}", markup=False, highlight=False)
 
     models = run.scratch / "models" / "mlp"
-    return measure_calls(host, models, run.scratch, rounds=rounds, seconds=seconds, progress=progress)
-
-
-def _chosen_hosts(text: str) -> list[Host]:
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in HOSTS]:
-        raise click.BadParameter(
-            f"Unknown host {unknown[0]!r}. The hosts are {', '.join(HOSTS)}.", param_hint="--hosts"
-        )
-    return [host for host in HOSTS if host in names]
+    return measure_calls(models, run.scratch, rounds=rounds, seconds=seconds, progress=progress)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.harness.measurement import Point
 from benchmarks.harness.process_tree import Memory
-from benchmarks.harness.targets import HOSTS, PROTOCOLS, Host, Kind, Protocol
+from benchmarks.harness.targets import PROTOCOLS, Kind, Protocol
 from benchmarks.overhead.call_report import GOALS as CALL_GOALS
 from benchmarks.overhead.call_report import RatioGoal, calls_table, cpu_ratio
 from benchmarks.overhead.call_turns import CallPoint
@@ -19,7 +19,6 @@ from benchmarks.overhead.loop_time import LoopTime, loop_table
 from benchmarks.overhead.tls_report import handshake_table, tls_table
 
 MAX_GRPC_CPU, MAX_REST_CPU = 0.15, 0.09
-MIN_ENVOY_OVER_PYTHON = 3.0
 MAX_LONE_P50_MS = 0.8
 MAX_RSS_MB = 300.0
 MAX_HIT_OVER_RUN = 0.5
@@ -27,7 +26,7 @@ MAX_ENSEMBLE_OVER_STEP = 1.3
 MAX_TLS_OVER_PLAIN = 1.3
 REACH_IN_FLIGHT = 32
 
-Key: TypeAlias = tuple[str, str, str, int]
+Key: TypeAlias = tuple[str, str, int]
 Figure: TypeAlias = Callable[[Point], float]
 
 
@@ -63,30 +62,31 @@ class Outcome:
     cores: int
     load_before: float
     points: tuple[Point, ...]
-    memory: dict[Host, Memory]
+    memory: Memory | None
     warnings: tuple[str, ...]
     calls: tuple[CallPoint, ...] = ()
     handshakes: tuple[HandshakePoint, ...] = ()
     loops: tuple[LoopTime, ...] = ()
 
-    def point(self, host: str, kind: str, protocol: str, in_flight: int) -> Point | None:
+    def point(self, kind: str, protocol: str, in_flight: int) -> Point | None:
         """Return the point, or None if it was not measured."""
-        return self._by_key().get((host, kind, protocol, in_flight))
+        return self._by_key().get((kind, protocol, in_flight))
 
     def _by_key(self) -> dict[Key, Point]:
-        return {(point.host, point.kind, point.protocol, point.in_flight): point for point in self.points}
+        return {(point.kind, point.protocol, point.in_flight): point for point in self.points}
 
 
 def goals(outcome: Outcome) -> list[Goal]:
     """Return the goals with the figures of this run."""
-    found = [_cpu(outcome, "envoy", "grpc", MAX_GRPC_CPU), _envoy_over_python(outcome)]
-    found += [_cpu(outcome, host, "rest", MAX_REST_CPU) for host in HOSTS]
+    found = [_cpu(outcome, "grpc", MAX_GRPC_CPU), _cpu(outcome, "rest", MAX_REST_CPU)]
     found += [_lone_p50(outcome, protocol) for protocol in PROTOCOLS]
-    found += [_rss(outcome, host) for host in HOSTS]
-    found += [_over_server(outcome, _HIT, *load) for load in product(HOSTS, PROTOCOLS, (1, REACH_IN_FLIGHT))]
-    found += [_over_server(outcome, _ENSEMBLE, *load) for load in product(HOSTS, PROTOCOLS, (REACH_IN_FLIGHT,))]
-    found += [_over_server(outcome, _TLS, *load) for load in product(HOSTS, PROTOCOLS, (REACH_IN_FLIGHT,))]
-    found += [_call_ratio(outcome, host, goal) for goal in CALL_GOALS for host in HOSTS]
+    rss_mb = None if outcome.memory is None else outcome.memory.rss_mb
+    found.append(_at_most("RSS, summed over the processes", MAX_RSS_MB, " MB", rss_mb))
+    found += [_over_server(outcome, _HIT, *load) for load in product(PROTOCOLS, (1, REACH_IN_FLIGHT))]
+    found += [
+        _over_server(outcome, limit, protocol, REACH_IN_FLIGHT) for limit in (_ENSEMBLE, _TLS) for protocol in PROTOCOLS
+    ]
+    found += [_call_ratio(outcome, goal) for goal in CALL_GOALS]
     return found
 
 
@@ -100,7 +100,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "handshakes": [asdict(point) for point in outcome.handshakes],
         "loops": [asdict(loop) for loop in outcome.loops],
         "points": [asdict(point) | {"rate_per_s": point.load.rate_per_s} for point in outcome.points],
-        "memory": {host: asdict(memory) for host, memory in outcome.memory.items()},
+        "memory": None if outcome.memory is None else asdict(outcome.memory),
         "goals": [asdict(goal) for goal in goals(outcome)],
         "warnings": list(outcome.warnings),
     }
@@ -115,9 +115,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         console.print(tls_table(pairs))
     if outcome.handshakes:
         console.print(handshake_table(outcome.handshakes))
-    for host, memory in outcome.memory.items():
+    if (memory := outcome.memory) is not None:
         console.print(
-            f"Memory of the server on {host} after the load: RSS {memory.rss_mb:.0f} MB (sum of its processes), "
+            f"Memory of the server after the load: RSS {memory.rss_mb:.0f} MB (sum of its processes), "
             f"PSS {memory.pss_mb:.0f} MB (shared pages counted once)",
             soft_wrap=True,
             highlight=False,
@@ -133,9 +133,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _with_tls(outcome: Outcome) -> list[tuple[Point, Point]]:
     """Return the points with TLS, each with the one without."""
-    plain = {(each.host, each.protocol, each.in_flight): each for each in outcome.points if each.kind == "server"}
+    plain = {(each.protocol, each.in_flight): each for each in outcome.points if each.kind == "server"}
     secure = [each for each in outcome.points if each.kind == "tls"]
-    keys = [(each.host, each.protocol, each.in_flight) for each in secure]
+    keys = [(each.protocol, each.in_flight) for each in secure]
     return [(each, plain[key]) for each, key in zip(secure, keys, strict=True) if key in plain]
 
 
@@ -149,8 +149,7 @@ def _points_table(outcome: Outcome) -> Table:
         "response cache, measured after the server.",
         caption_justify="left",
     )
-    for heading in ("host", "protocol"):
-        table.add_column(heading)
+    table.add_column("protocol")
     for heading in (
         "in flight",
         "req/s",
@@ -166,15 +165,14 @@ def _points_table(outcome: Outcome) -> Table:
         "hit/run",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
-    for key in dict.fromkeys((point.host, point.protocol, point.in_flight) for point in outcome.points):
+    for key in dict.fromkeys((point.protocol, point.in_flight) for point in outcome.points):
         table.add_row(*_row(outcome, *key))
     return table
 
 
-def _row(outcome: Outcome, host: Host, protocol: Protocol, in_flight: int) -> list[str]:
-    server, echo, cache = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", "echo", "cache"))
+def _row(outcome: Outcome, protocol: Protocol, in_flight: int) -> list[str]:
+    server, echo, cache = (outcome.point(kind, protocol, in_flight) for kind in ("server", "echo", "cache"))
     return [
-        host,
         protocol,
         str(in_flight),
         *(_show(server, figure) for figure in (_rate, _p50_ms, _p99_ms, _cpu_s)),
@@ -192,8 +190,7 @@ def _ensemble_table(outcome: Outcome) -> Table:
         caption="Both get the same requests. CPU/step and rate/step: the ensemble relative to the step.",
         caption_justify="left",
     )
-    for heading in ("host", "protocol"):
-        table.add_column(heading)
+    table.add_column("protocol")
     for heading in (
         "in flight",
         "req/s",
@@ -208,10 +205,10 @@ def _ensemble_table(outcome: Outcome) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for point in outcome.points:
         if point.kind == "ensemble":
-            step = outcome.point(point.host, "server", point.protocol, point.in_flight)
+            step = outcome.point("server", point.protocol, point.in_flight)
             figures = [_show(each, figure) for each in (point, step) for figure in (_rate, _p50_ms, _cpu_s)]
             ratios = [_ratio(point, step, figure) for figure in (_rate, _cpu_s)]
-            table.add_row(point.host, point.protocol, str(point.in_flight), *figures, *ratios)
+            table.add_row(point.protocol, str(point.in_flight), *figures, *ratios)
     return table
 
 
@@ -259,41 +256,27 @@ def _at_most(name: str, limit: float, unit: str, got: float | None) -> Goal:
     return Goal(name, f"<= {limit:g}{unit}", got, None if got is None else got <= limit)
 
 
-def _cpu(outcome: Outcome, host: Host, protocol: Protocol, limit: float) -> Goal:
-    point = outcome.point(host, "server", protocol, REACH_IN_FLIGHT)
-    name = f"{protocol} on {host}, CPU-s per 1000, {REACH_IN_FLIGHT} in flight"
+def _cpu(outcome: Outcome, protocol: Protocol, limit: float) -> Goal:
+    point = outcome.point("server", protocol, REACH_IN_FLIGHT)
+    name = f"{protocol}, CPU-s per 1000, {REACH_IN_FLIGHT} in flight"
     return _at_most(name, limit, "", None if point is None else point.cpu_s_per_1000)
 
 
-def _over_server(outcome: Outcome, limit: _Limit, host: Host, protocol: Protocol, in_flight: int) -> Goal:
-    server, other = (outcome.point(host, kind, protocol, in_flight) for kind in ("server", limit.kind))
+def _over_server(outcome: Outcome, limit: _Limit, protocol: Protocol, in_flight: int) -> Goal:
+    server, other = (outcome.point(kind, protocol, in_flight) for kind in ("server", limit.kind))
     ratio = None if other is None or server is None else other.cpu_s_per_1000 / server.cpu_s_per_1000
-    return _at_most(f"{limit.name}, {protocol} on {host}, {in_flight} in flight", limit.at_most, "", ratio)
-
-
-def _envoy_over_python(outcome: Outcome) -> Goal:
-    envoy, python = (outcome.point(host, "server", "grpc", REACH_IN_FLIGHT) for host in ("envoy", "python"))
-    ratio = None if envoy is None or python is None else envoy.load.rate_per_s / python.load.rate_per_s
-    reached = None if ratio is None else ratio >= MIN_ENVOY_OVER_PYTHON
-    name = f"grpc rate on envoy relative to the grpc.aio host, {REACH_IN_FLIGHT} in flight"
-    return Goal(name, f">= {MIN_ENVOY_OVER_PYTHON:g}x", ratio, reached)
+    return _at_most(f"{limit.name}, {protocol}, {in_flight} in flight", limit.at_most, "", ratio)
 
 
 def _lone_p50(outcome: Outcome, protocol: Protocol) -> Goal:
-    point = outcome.point("envoy", "server", protocol, 1)
-    name = f"{protocol} on envoy, p50 with one in flight"
+    point = outcome.point("server", protocol, 1)
+    name = f"{protocol}, p50 with one in flight"
     return _at_most(name, MAX_LONE_P50_MS, " ms", None if point is None else point.load.p50_ms)
 
 
-def _rss(outcome: Outcome, host: Host) -> Goal:
-    memory = outcome.memory.get(host)
-    name = f"RSS on {host}, summed over the processes"
-    return _at_most(name, MAX_RSS_MB, " MB", None if memory is None else memory.rss_mb)
-
-
-def _call_ratio(outcome: Outcome, host: Host, goal: RatioGoal) -> Goal:
-    ratio = cpu_ratio(outcome.calls, host, goal.size, goal.name, goal.base)
-    name = f"{goal.name} of {goal.size} on {host}, CPU relative to {goal.base}"
+def _call_ratio(outcome: Outcome, goal: RatioGoal) -> Goal:
+    ratio = cpu_ratio(outcome.calls, goal.size, goal.name, goal.base)
+    name = f"{goal.name} of {goal.size}, CPU relative to {goal.base}"
     if not goal.is_minimum:
         return _at_most(name, goal.limit, "x", ratio)
     return Goal(name, f">= {goal.limit:g}x", ratio, None if ratio is None else ratio >= goal.limit)

@@ -25,7 +25,7 @@ def tls_table(points: Sequence[tuple[Point, Point]]) -> Table:
         )  # fmt: skip
         ratios = (secure.load.rate_per_s / plain.load.rate_per_s, secure.cpu_s_per_1000 / plain.cpu_s_per_1000)
         shown = (f"{ratio:.2f}" for ratio in ratios)
-        table.add_row(secure.host, secure.protocol, str(secure.in_flight), *figures, *shown)
+        table.add_row(secure.protocol, str(secure.in_flight), *figures, *shown)
     return table
 
 
@@ -36,19 +36,18 @@ def handshake_table(points: Sequence[HandshakePoint]) -> Table:
         "CPU: seconds of the server's process tree per 1000 connections.",
         ("per second", "CPU", "plain CPU"),
     )
-    plain = {(point.host, point.protocol): point for point in points if point.kind != "tls"}
+    plain = {point.protocol: point for point in points if point.kind != "tls"}
     for point in points:
         if point.kind == "tls":
-            other = plain.get((point.host, point.protocol))
+            other = plain.get(point.protocol)
             shown = "-" if other is None else f"{other.cpu_s_per_1000:.3f}"
-            table.add_row(point.host, point.protocol, f"{point.rate_per_s:,.0f}", f"{point.cpu_s_per_1000:.3f}", shown)
+            table.add_row(point.protocol, f"{point.rate_per_s:,.0f}", f"{point.cpu_s_per_1000:.3f}", shown)
     return table
 
 
 def _table(title: str, caption: str, headings: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for heading in ("host", "protocol"):
-        table.add_column(heading)
+    table.add_column("protocol")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

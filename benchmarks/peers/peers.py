@@ -37,7 +37,7 @@ EPILOG = """Examples:
 
 \b
   python -m benchmarks peers --setup-only           build the environments; later runs work offline
-  python -m benchmarks peers --only tpuserve-envoy,triton --seconds 2
+  python -m benchmarks peers --only tpuserve,triton --seconds 2
   python -m benchmarks peers --turns 5 --seconds 2 --before ../parent      all up at once, next to another checkout
   python -m benchmarks peers --json build/peers.json --docs
   python -m benchmarks peers --from build/peers.json --docs
@@ -105,7 +105,7 @@ def main(
         raise click.UsageError("--turns excludes --docs and --from.")
     subjects = _chosen(only or (IN_TURNS if turns else None), before)
     console = Console(stderr=True, highlight=False, markup=False)
-    needed = [] if earlier else list(dict.fromkeys(each.environment for each in subjects if each.host is None))
+    needed = [] if earlier else list(dict.fromkeys(each.environment for each in subjects if not each.is_ours))
     needed += [CHARTS] if docs or setup_only or lock else []
     try:
         if lock:

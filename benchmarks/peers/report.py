@@ -10,8 +10,8 @@ from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.rotation import Rotation, Turns
 from benchmarks.peers.wire import WIRES
 
-# Reference for the comparison: the default host.
-REFERENCE = "tpuserve-envoy"
+# Reference for the comparison.
+REFERENCE = "tpuserve"
 # Servers to which the turns of the others are compared, if they took part.
 BASES = ("parent", "triton-c")
 GOALS = {"triton": 5.0, "mlserver": 8.0}
@@ -117,7 +117,7 @@ _LOAD_HEADINGS = (
     *("rate, tpuserve \N{DIVISION SIGN} server", "CPU, server \N{DIVISION SIGN} tpuserve"),
 )
 _LOAD_NOTE = (
-    "The last two columns compare each server with tpuserve on Envoy, its default host, over the same protocol: the "
+    "The last two columns compare each server with tpuserve over the same protocol: the "
     "Open Inference Protocol (OIP) or TensorFlow Serving's. For servers without both, tpuserve uses TensorFlow "
     "Serving's. All servers ran the same SavedModel in TensorFlow, except Triton with a backend in C: that backend "
     "computes only this model, from the SavedModel's weights. Before and after the load, the benchmark checked the "

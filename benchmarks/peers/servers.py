@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.harness import environments
 from benchmarks.harness.process_tree import ProcessTree, started
-from benchmarks.harness.targets import ROOT, Host, Protocol, free_port, model_server
+from benchmarks.harness.targets import ROOT, Protocol, free_port, model_server
 from benchmarks.peers.wire import (
     INFER_BINARY,
     INFER_GRPC,
@@ -30,8 +30,8 @@ PROGRAMS = ROOT / "benchmarks" / "peers"
 class Subject:
     """A server to measure. The first HTTP wire sends JSON. `batching` describes its batching settings for the report.
 
-    `package` is the distribution whose version is reported. `host` and `flags` are set only for tpuserve, `checkout`
-    only for tpuserve from another checkout of this repository. A peer is the `program` in the directory of its
+    `package` is the distribution whose version is reported. `is_ours` is set only for tpuserve, `checkout` only
+    for tpuserve from another checkout of this repository. A peer is the `program` in the directory of its
     environment below `peers/`, which is `shares` if two peers share it, and `name` otherwise.
     """
 
@@ -41,8 +41,7 @@ class Subject:
     batching: str
     package: str
     loopback_only: bool = False
-    host: Host | None = None
-    flags: tuple[str, ...] = ()
+    is_ours: bool = False
     checkout: Path | None = None
     program: str = "server.py"
     shares: str = ""
@@ -66,29 +65,12 @@ _OURS = (PREDICT_REST, PREDICT_GRPC, INFER_REST, INFER_GRPC, INFER_BINARY)
 
 SUBJECTS = (
     Subject(
-        "tpuserve-envoy",
-        "tpuserve, Envoy host",
+        "tpuserve",
+        "tpuserve",
         _OURS,
         "defaults: at most 32 rows; a batch starts as soon as the model is idle",
         "tpuserve-server",
-        host="envoy",
-    ),
-    Subject(
-        "tpuserve-rest",
-        "tpuserve, Envoy host, `--rest_server=python`",
-        (PREDICT_REST, INFER_REST, INFER_BINARY),
-        "same as on the Envoy host",
-        "tpuserve-server",
-        host="envoy",
-        flags=("--rest_server=python",),
-    ),
-    Subject(
-        "tpuserve-python",
-        "tpuserve, Python host",
-        _OURS,
-        "same as on the Envoy host",
-        "tpuserve-server",
-        host="python",
+        is_ours=True,
     ),
     Subject(
         "triton",
@@ -149,7 +131,7 @@ SUBJECTS = (
 def parent(checkout: Path) -> Subject:
     """Return the server of another checkout of this repository, which has its own `.venv`."""
     return Subject(
-        "parent", "tpuserve, parent", _OURS, "its defaults", "tpuserve-server", host="envoy", checkout=checkout
+        "parent", "tpuserve, parent", _OURS, "its defaults", "tpuserve-server", is_ours=True, checkout=checkout
     )
 
 
@@ -163,7 +145,7 @@ def version(subject: Subject) -> str:
     if subject.checkout is not None:
         command = ["git", "-C", str(subject.checkout), "rev-parse", "--short", "HEAD"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    if subject.host is not None:
+    if subject.is_ours:
         return importlib.metadata.version(subject.package)
     return environments.pinned(subject.environment, subject.package)
 
@@ -171,9 +153,9 @@ def version(subject: Subject) -> str:
 @contextlib.contextmanager
 def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
     """Start the subject with the model in the directory `version`. It may not be ready yet."""
-    if subject.host is not None:
+    if subject.is_ours:
         program = [str(server_program(subject.checkout))] if subject.checkout else []
-        with model_server(subject.host, version.parent, scratch, *subject.flags, program=program) as targets:
+        with model_server(version.parent, scratch, program=program) as targets:
             ports = {protocol: target.port for protocol, target in targets.items()}
             yield Serving(subject, targets["grpc"].tree, ports)
         return

@@ -36,7 +36,7 @@ from tests.support.optional import find_ray
 
 IN_FLIGHT: Final = (1, 32)
 ROUNDS: Final = 3
-DIRECT: Final = ("Envoy host", "Python host")
+DIRECT: Final = "tpuserve"
 # Ports of gRPC and REST, and Ray's own settings.
 RAY: Final = {
     "Ray Serve": (9000, 8000, {}),
@@ -48,7 +48,7 @@ RAY: Final = {
 @click.option("--duration", default=5, show_default=True, type=click.IntRange(1, 60), help="Seconds per measurement.")
 @click.option("--quick", is_flag=True, help="Measure one round of 2 seconds. Figures are approximate.")
 def main(duration: int, quick: bool) -> None:
-    """Measure requests/s, latency and CPU per request of Ray Serve and of both hosts, in turns.
+    """Measure requests/s, latency and CPU per request of Ray Serve and of the direct server, in turns.
 
     Needs h2load and wrk (Debian: nghttp2-client, wrk). Exit codes: 0 success, 1 a step failed, 2 usage error.
     """
@@ -79,8 +79,7 @@ def _measure(scratch: Path, python: Path, rounds: int, seconds: int, console: Co
     write_model(base, scratch)
     with ExitStack() as stack:
         sides = {
-            DIRECT[0]: stack.enter_context(model_server("envoy", base, scratch)),
-            DIRECT[1]: stack.enter_context(model_server("python", base, scratch)),
+            DIRECT: stack.enter_context(model_server(base, scratch)),
             **{name: stack.enter_context(_ray_serve(python, base, scratch, name)) for name in RAY},
         }
         for targets in sides.values():
@@ -113,17 +112,16 @@ def _ray_serve(python: Path, base: Path, scratch: Path, name: str) -> Iterator[d
     ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | ray | settings
     with started(command, scratch / f"ray-{grpc_port}.log", environment) as tree:
-        # Both hosts are named in a Target; the name of the side stands for Ray.
         targets: dict[Protocol, Target] = {
-            "grpc": Target("python", "server", "grpc", grpc_port, tree),
-            "rest": Target("python", "server", "rest", rest_port, tree),
+            "grpc": Target("server", "grpc", grpc_port, tree),
+            "rest": Target("server", "rest", rest_port, tree),
         }
         wait_until_ready(targets["rest"], lambda port: answers_get(port, "/readyz"))
         yield targets
 
 
 def print_points(points: dict[str, list[Point]], console: Console) -> None:
-    """Print the median of the rounds of each side, and Ray's ratios to the Envoy host."""
+    """Print the median of the rounds of each side, and Ray's ratios to the direct server."""
     table = Table(title="One replica behind one proxy, next to the direct server. Medians of the rounds.")
     for column in (
         "protocol",
@@ -133,8 +131,8 @@ def print_points(points: dict[str, list[Point]], console: Console) -> None:
         "p50 ms",
         "p99 ms",
         "CPU s/1000",
-        "rate/Envoy",
-        "CPU/Envoy",
+        "rate/direct",
+        "CPU/direct",
     ):
         table.add_column(column, justify="left" if column in ("protocol", "server") else "right")
     for protocol in PROTOCOLS:
@@ -142,7 +140,7 @@ def print_points(points: dict[str, list[Point]], console: Console) -> None:
             at = {
                 side: [p for p in points[side] if (p.protocol, p.in_flight) == (protocol, in_flight)] for side in points
             }
-            base = _medians(at[DIRECT[0]])
+            base = _medians(at[DIRECT])
             for side, measured in at.items():
                 rate, p50_ms, p99_ms, cpu_s = _medians(measured)
                 figures = (p50_ms, p99_ms, cpu_s, rate / base[0], cpu_s / base[3])

@@ -1,6 +1,6 @@
 """Replace versions under load: memory use after a hundred reloads, and the effect on requests. Linux only.
 
-Run: `.venv/bin/python -m benchmarks reload` for the soak (about 6 minutes per host), `--swap` for latencies (about 1).
+Run: `.venv/bin/python -m benchmarks reload` for the soak (about 6 minutes), `--swap` for latencies (about 1).
 The benchmark starts all processes on loopback, and always stops them.
 """
 
@@ -10,7 +10,6 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -22,11 +21,9 @@ from benchmarks.harness.load_tools import ToolFailed, missing_tools
 from benchmarks.harness.measurement import Bodies
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import (
-    HOSTS,
     MODEL_NAME,
     PROTOCOLS,
     REST_PATH,
-    Host,
     Protocol,
     Target,
     http_post,
@@ -58,7 +55,6 @@ class Reload:
 class Soak:
     """Reloads under a light load over both protocols."""
 
-    host: Host
     reloads: list[Reload]
     requests: int
     failures: list[str]
@@ -74,7 +70,6 @@ class Soak:
 class Swap:
     """Latencies of one protocol outside and during swaps."""
 
-    host: Host
     protocol: Protocol
     rate_per_s: int
     swaps: int
@@ -88,12 +83,12 @@ class Swap:
         return self.during.p99_ms / self.steady.p99_ms
 
 
-def soak(host: Host, template: Path, count: int, scratch: Path, console: Console) -> Soak:
+def soak(template: Path, count: int, scratch: Path, console: Console) -> Soak:
     """Replace the version `count` times in sequence."""
-    base = scratch / f"soak-{host}"
+    base = scratch / "soak"
     base.mkdir()
     publish(template, base, 1)
-    with model_server(host, base, scratch, POLL_FLAG) as server, Client(f"127.0.0.1:{server['grpc'].port}") as client:
+    with model_server(base, scratch, POLL_FLAG) as server, Client(f"127.0.0.1:{server['grpc'].port}") as client:
         x = mlp_model.example()
         body = instances_body(x)
         grpc = LightLoad(lambda: client.predict(MODEL_NAME, {mlp_model.INPUT: x}), LIGHT_PAUSE_S)
@@ -104,17 +99,17 @@ def soak(host: Host, template: Path, count: int, scratch: Path, console: Console
                 replace(server["rest"], template, base, version)
                 reloads.append(_look(server["grpc"]))
                 if version % 10 == 1:
-                    console.print(f"{host}: {version - 1} reloads, {reloads[-1]}", markup=False, highlight=False)
+                    console.print(f"{version - 1} reloads, {reloads[-1]}", markup=False, highlight=False)
         measurement.check_answer(server)
-    return Soak(host, reloads, grpc.sent + rest.sent, grpc.failures + rest.failures)
+    return Soak(reloads, grpc.sent + rest.sent, grpc.failures + rest.failures)
 
 
-def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions", scratch: Path) -> Swap:
+def swap(protocol: Protocol, template: Path, options: "SwapOptions", scratch: Path) -> Swap:
     """Load one protocol at a steady rate, and replace the version several times meanwhile."""
-    base = scratch / f"swap-{host}-{protocol}"
+    base = scratch / f"swap-{protocol}"
     base.mkdir()
     publish(template, base, 1)
-    with model_server(host, base, scratch, POLL_FLAG) as server:
+    with model_server(base, scratch, POLL_FLAG) as server:
         measurement.check_answer(server)
         before = measurement.read_served(server)[protocol]
         target = server[protocol]
@@ -136,7 +131,7 @@ def swap(host: Host, protocol: Protocol, template: Path, options: "SwapOptions",
     samples = [sample for sample in samples if sample.started_s > samples[0].started_s + 1]
     failures = sum(not sample.ok for sample in samples) + after.not_ok - before.not_ok
     steady, during = (latency(samples, spans, inside=inside) for inside in (False, True))
-    return Swap(host, protocol, options.rate_per_s, options.swaps, steady, during, failures)
+    return Swap(protocol, options.rate_per_s, options.swaps, steady, during, failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,33 +160,32 @@ def _look(target: Target) -> Reload:
     return Reload(target.tree.memory().rss_mb, sum(member.num_threads() for member in members))
 
 
-def print_soaks(soaks: list[Soak], console: Console) -> None:
+def print_soak(soak: Soak, console: Console) -> None:
     """Print every tenth reload, and the verdict."""
-    for each in soaks:
-        table = Table(title=f"{each.host}: {len(each.reloads)} reloads, {each.requests} requests")
-        for column in ("reload", "RSS MB", "threads"):
-            table.add_column(column, justify="right")
-        for index, reload in enumerate(each.reloads, 1):
-            if index == 1 or index % 10 == 0:
-                table.add_row(str(index), f"{reload.rss_mb:.0f}", str(reload.threads))
-        console.print(table)
-        verdict = "level" if each.spread <= LEVEL else f"NOT level (limit {LEVEL:.0%})"
-        half = len(each.reloads) - len(each.reloads) // 2
-        console.print(
-            f"memory, last {half} reloads: spread {each.spread:.1%}, {verdict}; failed requests: {len(each.failures)}"
-        )
-        for failure in each.failures[:5]:
-            console.print(failure, markup=False)
+    table = Table(title=f"{len(soak.reloads)} reloads, {soak.requests} requests")
+    for column in ("reload", "RSS MB", "threads"):
+        table.add_column(column, justify="right")
+    for index, reload in enumerate(soak.reloads, 1):
+        if index == 1 or index % 10 == 0:
+            table.add_row(str(index), f"{reload.rss_mb:.0f}", str(reload.threads))
+    console.print(table)
+    verdict = "level" if soak.spread <= LEVEL else f"NOT level (limit {LEVEL:.0%})"
+    half = len(soak.reloads) - len(soak.reloads) // 2
+    console.print(
+        f"memory, last {half} reloads: spread {soak.spread:.1%}, {verdict}; failed requests: {len(soak.failures)}"
+    )
+    for failure in soak.failures[:5]:
+        console.print(failure, markup=False)
 
 
 def print_swaps(swaps: list[Swap], console: Console) -> None:
-    """Print one row per host and protocol."""
+    """Print one row per protocol."""
     table = Table(title="Latency in ms, outside and during swaps")
-    columns = ["host", "protocol", "req/s", "swaps", "steady p50", "p99", "max", "swap p50", "p99", "max"]
+    columns = ["protocol", "req/s", "swaps", "steady p50", "p99", "max", "swap p50", "p99", "max"]
     for column in (*columns, "p99 ratio", "failed"):
         table.add_column(column, justify="right")
     for each in swaps:
-        row = [each.host, each.protocol, str(each.rate_per_s), str(each.swaps)]
+        row = [each.protocol, str(each.rate_per_s), str(each.swaps)]
         for part in (each.steady, each.during):
             row += [f"{figure:.2f}" for figure in (part.p50_ms, part.p99_ms, part.max_ms)]
         table.add_row(*row, f"{each.ratio:.2f}", str(each.failures))
@@ -203,9 +197,8 @@ def print_swaps(swaps: list[Swap], console: Console) -> None:
 @click.option("--swap", "measure_swaps", is_flag=True, help="Measure latencies during swaps instead of the soak.")
 @click.option("--swaps", default=8, show_default=True, type=click.IntRange(1, 1000), help="Swaps for each protocol.")
 @click.option("--rate", default=400, show_default=True, type=click.IntRange(4, 100_000), help="Requests per second.")
-@click.option("--hosts", default="envoy,python", show_default=True, help="Comma-separated hosts to measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
-def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, as_json: bool) -> None:
+def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, as_json: bool) -> None:
     """Replace a 40 MB model repeatedly under load. Measure resident memory and threads, or latencies.
 
     Needs h2load (Debian: nghttp2-client) for --swap. Exit codes: 0 success, 1 a step failed, 2 usage error.
@@ -214,7 +207,6 @@ def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, a
         raise click.UsageError("The load generator is missing. Run: apt-get install nghttp2-client")
     exit_on_sigterm()
     progress = Console(stderr=True)
-    chosen: list[Host] = [host for host in HOSTS if host in hosts.split(",")]
     with tempfile.TemporaryDirectory(prefix="tpuserve-reload-") as directory:
         scratch = Path(directory)
         try:
@@ -222,37 +214,26 @@ def main(reloads: int, measure_swaps: bool, swaps: int, rate: int, hosts: str, a
             write_model(scratch / "template", scratch, DEEP_LAYERS)
             template = scratch / "template" / str(mlp_model.VERSION)
             if measure_swaps:
-                _report(_measure_swaps(chosen, template, rate, swaps, scratch, progress), as_json)
+                found: Soak | list[Swap] = _measure_swaps(template, rate, swaps, scratch, progress)
             else:
-                _report([soak(host, template, reloads, scratch, progress) for host in chosen], as_json)
+                found = soak(template, reloads, scratch, progress)
         except (ServerDied, ToolFailed, measurement.WrongAnswer) as error:
             raise click.ClickException(str(error)) from None
+    console = Console(width=132)
+    if isinstance(found, Soak):
+        click.echo(json.dumps(asdict(found) | {"spread": found.spread}, indent=2)) if as_json else print_soak(
+            found, console
+        )
+    elif as_json:
+        click.echo(json.dumps([asdict(each) | {"p99_ratio": each.ratio} for each in found], indent=2))
+    else:
+        print_swaps(found, console)
 
 
-def _measure_swaps(
-    hosts: list[Host], template: Path, rate: int, swaps: int, scratch: Path, progress: Console
-) -> list[Swap]:
+def _measure_swaps(template: Path, rate: int, swaps: int, scratch: Path, progress: Console) -> list[Swap]:
     options = SwapOptions(rate, swaps, measurement.write_bodies(scratch))
     measured = []
-    for host in hosts:
-        for protocol in PROTOCOLS:
-            progress.print(
-                f"measuring {swaps} swaps at {rate}/s, {protocol} on {host}, load average {os.getloadavg()[0]:.1f}"
-            )
-            measured.append(swap(host, protocol, template, options, scratch))
+    for protocol in PROTOCOLS:
+        progress.print(f"measuring {swaps} swaps at {rate}/s, {protocol}, load average {os.getloadavg()[0]:.1f}")
+        measured.append(swap(protocol, template, options, scratch))
     return measured
-
-
-def _report(measured: "list[Soak] | list[Swap]", as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([_as_json(each) for each in measured], indent=2))
-        return
-    console = Console(width=132)
-    print_soaks([each for each in measured if isinstance(each, Soak)], console)
-    if any(isinstance(each, Swap) for each in measured):
-        print_swaps([each for each in measured if isinstance(each, Swap)], console)
-
-
-def _as_json(measured: "Soak | Swap") -> dict[str, Any]:
-    derived = {"spread": measured.spread} if isinstance(measured, Soak) else {"p99_ratio": measured.ratio}
-    return asdict(measured) | derived

@@ -1,24 +1,25 @@
 """Overload gates that accept every request, or refuse every request."""
 
-from tests.support.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.traffic import Traffic
 
 # No version serves, so none refuses.
-OPEN_GATE = OverloadGate(tuple, FakeMetrics(), SystemClock())
+OPEN_GATE = OverloadGate(tuple, Traffic(), SystemClock())
 
 
 class ClosedGate(OverloadGate):
     """A gate that expects each request to be 0.25 s late, at first or only when it is checked again."""
 
     def __init__(self, *, at_first: bool = True) -> None:
-        super().__init__(tuple, FakeMetrics(), SystemClock())
-        self._at_first = at_first
+        super().__init__(tuple, Traffic(), SystemClock())
+        self._is_late = at_first
 
     @property
     def may_refuse(self) -> bool:
         return True
 
-    def lateness_s(self, deadline: Deadline, *, again: bool = False) -> float:
-        late = deadline.is_finite and (again or self._at_first)
-        return 0.25 if late else 0.0
+    def lateness_s(self, deadline: Deadline) -> float:
+        late_s = 0.25 if deadline.is_finite and self._is_late else 0.0
+        self._is_late = True
+        return late_s

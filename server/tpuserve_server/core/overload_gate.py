@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.loader import Loaded, LoadedVersion
-from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.traffic import Traffic
 
 
 class OverloadGate:
@@ -12,25 +12,14 @@ class OverloadGate:
 
     It refuses a deadline only while each version that serves would refuse a request of high priority. Ensembles,
     versions with a response cache and signatures with a latency objective refuse nothing here. A refusal costs much
-    less than one that knows the model. Any thread may call all methods.
+    less than one that knows the model. The thread of the host's event loop owns it.
     """
 
-    def __init__(self, serving: Callable[[], Sequence[Loaded]], metrics: Metrics, clock: Clock) -> None:
-        """Ask `serving` for the versions that answer requests."""
+    def __init__(self, serving: Callable[[], Sequence[Loaded]], traffic: Traffic, clock: Clock) -> None:
+        """Ask `serving` for the versions that answer requests, and count refusals in `traffic`."""
         self._serving = serving
-        self._metrics = metrics
+        self._traffic = traffic
         self._clock = clock
-        self._on_refused: Callable[[], object] | None = None
-        # Requests that were checked, and those that were refused. Without a lock: they only steer a share.
-        self.checked = self.refused = 0
-
-    def subscribe(self, on_refused: Callable[[], object]) -> None:
-        """Call `on_refused` after each refusal."""
-        self._on_refused = on_refused
-
-    def count_refused(self, by: str, count: int) -> None:
-        """Count requests that another part has refused for this gate. `by` is the part's label in the metric."""
-        self._metrics.requests_refused(by=by, count=count)
 
     @property
     def may_refuse(self) -> bool:
@@ -43,20 +32,16 @@ class OverloadGate:
                 return False
         return bool(serving)
 
-    def lateness_s(self, deadline: Deadline, *, again: bool = False) -> float:
+    def lateness_s(self, deadline: Deadline) -> float:
         """Return by how many seconds any request would miss `deadline`, 0 for a request to accept.
 
-        Count a request that would be late as refused. Set `again` for a request that was already checked.
+        Count a request that would be late as refused.
         """
         if not deadline.is_finite or not self.may_refuse:
             return 0.0
         lateness_s = self._least_lateness_s(deadline)
-        self.checked += not again
         if lateness_s:
-            self.refused += 1
-            self._metrics.requests_refused(by="server", count=1)
-            if self._on_refused is not None:
-                self._on_refused()
+            self._traffic.refused["too_late"] += 1
         return lateness_s
 
     def _least_lateness_s(self, deadline: Deadline) -> float:

@@ -21,7 +21,7 @@ from tpuserve_server.frontends.http.browser_safety import NO_STORE
 from tpuserve_server.frontends.http.client_watch import ClientWatch
 from tpuserve_server.frontends.http.content_coding import MIN_COMPRESSED_BYTES, decompress
 from tpuserve_server.frontends.http.errors import BodyTooLarge, ClientGone
-from tpuserve_server.frontends.http.headers import LAG_KEY, find_request_id, read_headers, read_observed
+from tpuserve_server.frontends.http.headers import find_request_id, read_headers, read_observed
 from tpuserve_server.frontends.http.response import (
     Headers,
     HttpResponse,
@@ -75,7 +75,6 @@ class HttpCall:
         Raises:
             InvalidArgument: the wish for timing is invalid.
         """
-        self.measured.lag_s = self.scope.get(LAG_KEY, 0.0)
         self.measured.wants_timing, self.measured.trace_headers = read_observed(self.scope)
 
     async def read_body(self) -> bytes:
@@ -92,7 +91,6 @@ class HttpCall:
         limit_bytes = exchange.options.max_body_bytes
         headers = read_headers(self.scope, limit_bytes)
         measured = self.measured
-        measured.lag_s = self.scope.get(LAG_KEY, 0.0)
         measured.wants_timing = headers.wants_timing
         measured.trace_headers = headers.trace
         if headers.request_id is not None and measured.request_id is None and measured.trailers is not None:
@@ -110,7 +108,7 @@ class HttpCall:
             body = await decompress(body, headers.coding, limit_bytes)
         measured.received_s = now_s = exchange.clock.monotonic_s()
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
-        client_s = measured.started_s - measured.lag_s + headers.timeout_s
+        client_s = measured.started_s + headers.timeout_s
         server_s = now_s + exchange.options.timeout_s
         self.deadline = Deadline(client_s if client_s < server_s else server_s)
         self.priority = headers.priority

@@ -66,11 +66,11 @@ class RequestMeter:
     def call(self, method: str, context: CallContext) -> "MeasuredRequest":
         """Return a context manager for one gRPC call that is refused, or whose message is complete. See `request`."""
         # Half the time of reading the fields by name.
-        deadline, _, _, _, started_s, lag_s, trailers, wants_timing, trace_headers, request_id, _ = context
+        deadline, _, _, _, started_s, trailers, wants_timing, trace_headers, request_id, _ = context
         request = MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
         # A stream has none.
         if started_s:
-            request.started_s, request.lag_s = started_s, lag_s
+            request.started_s = started_s
         request.trailers = trailers
         request.wants_timing = wants_timing
         request.trace_headers = trace_headers
@@ -89,7 +89,7 @@ class RequestMeter:
         """Report one request. The report names the model if the request succeeded or the model exists."""
         now_s = self._clock.monotonic_s()
         self.in_flight -= 1
-        latency_s = request.lag_s + now_s - request.started_s
+        latency_s = now_s - request.started_s
         if request.wants_timing and request.trailers is not None:
             request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
         model, code = (request.model, _OK) if error is None else self._failed(request, error, now_s)
@@ -127,8 +127,8 @@ class RequestMeter:
         Its message was complete at `received_s`.
         """
         now_s = self._clock.monotonic_s()
-        _, _, _, _, started_s, lag_s, _, wants_timing, trace_headers, _, _ = context
-        latency_s = lag_s + now_s - started_s if started_s else now_s - received_s
+        _, _, _, _, started_s, _, wants_timing, trace_headers, _, _ = context
+        latency_s = now_s - (started_s or received_s)
         trace, watchers = self._count(series, latency_s, now_s, trace_headers)
         if watchers or trace is not None or wants_timing or series.is_tracked or self._until_sample == 1:
             request = self._measured(series, context, received_s, acquired)
@@ -143,7 +143,7 @@ class RequestMeter:
         """
         now_s = self._clock.monotonic_s()
         request.is_reported = True
-        latency_s = request.lag_s + now_s - request.started_s
+        latency_s = now_s - request.started_s
         trace, watchers = self._count(series, latency_s, now_s, request.trace_headers)
         if watchers or trace is not None or request.wants_timing or series.is_tracked or self._until_sample == 1:
             self._observe_answered(request, now_s, trace, watchers)
@@ -253,7 +253,6 @@ class RequestMeter:
             request.version,
             request.signature,
             code,
-            request.lag_s,
             request.started_s,
             request.received_s,
             now_s,
@@ -283,7 +282,7 @@ class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
     __slots__ = (
-        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_reported", "is_tracked", "lag_s", "method",
+        "_meter", "acquired", "deadline", "examples", "is_recalled", "is_reported", "is_tracked", "method",
         "model", "received_s", "request_id", "signature", "started_s", "trace_headers", "trailers", "version",
         "wants_timing",
     )  # fmt: skip
@@ -298,8 +297,6 @@ class MeasuredRequest:
         self.examples = 0
         self.deadline = deadline
         self.started_s = started_s
-        # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
-        self.lag_s = 0.0
         # When the complete request had arrived: a client may send slowly.
         self.received_s = started_s
         # The meter adds to it at the end of the request, also if it fails. Hosts send it as headers on REST and as

@@ -35,8 +35,6 @@ class CallContext(NamedTuple):
     find_client: Callable[[], str | None] = _on_unix_socket
     # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
     started_s: float = 0.0
-    # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
-    lag_s: float = 0.0
     # The meter adds to it, and the host sends it after the response or the error. None for a stream.
     trailers: Trailers | None = None
     # Whether the client wants the stages of the call as a trailer.

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.frontends.http.headers import LAG_KEY, find_timeout_s
+from tpuserve_server.frontends.http.headers import find_timeout_s
 from tpuserve_server.frontends.http.response import error_body
 from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, OVERLOADED
 
@@ -26,8 +26,7 @@ def is_late(gate: OverloadGate, scope: "Scope", clock: Clock) -> bool:
     """Return whether a request would miss the deadline of its timeout header. See `OverloadGate.lateness_s`."""
     if scope["method"] != "POST" or not scope["path"].endswith(INFERENCE_ENDS):
         return False
-    deadline = Deadline.after(find_timeout_s(scope) - scope.get(LAG_KEY, 0.0), clock)
-    return gate.lateness_s(deadline) > 0.0
+    return gate.lateness_s(Deadline.after(find_timeout_s(scope), clock)) > 0.0
 
 
 async def refuse(send: "Send") -> None:

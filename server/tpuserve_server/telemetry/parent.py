@@ -9,7 +9,6 @@ _IDENTIFIERS: Final = rb"([0-9a-f]{32})-([0-9a-f]{16})"
 # Later versions may add fields. A header that occurs twice is joined by a comma, and matches neither form.
 _VERSION_0: Final = re.compile(rb"00-%b-([0-9a-f]{2})\Z" % _IDENTIFIERS)
 _LATER_VERSION: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-%b-([0-9a-f]{2})(?:-[^,]*)?\Z" % _IDENTIFIERS)
-_ENVOY_SPAN: Final = re.compile(rb"%b\Z" % _IDENTIFIERS)
 _SAMPLED: Final = 1
 # Bounds of tracestate: the members that a server must be able to pass on, and the length that it should.
 _MOST_MEMBERS: Final = 32
@@ -31,23 +30,19 @@ def read_parent(headers: TraceHeaders) -> Parent | None:
     """Return the client's span, or None if its header is invalid. An invalid tracestate is ignored."""
     value = headers.traceparent.strip(b" \t")
     match = _VERSION_0.match(value) if value.startswith(b"00") else _LATER_VERSION.match(value)
-    identifiers = None if match is None else _read_identifiers(match)
-    if match is None or identifiers is None:
+    if match is None:
+        return None
+    trace_id, span_id = match[1].decode(), match[2].decode()
+    if not (trace_id.strip("0") and span_id.strip("0")):
         return None
     state = "" if headers.tracestate is None else read_state(headers.tracestate)
-    return Parent(*identifiers, bool(int(match[3], 16) & _SAMPLED), state)
+    return Parent(trace_id, span_id, bool(int(match[3], 16) & _SAMPLED), state)
 
 
 def client_trace_id(headers: TraceHeaders | None) -> str:
     """Return the trace of a client, or an empty text if it sent none or an invalid one."""
     parent = None if headers is None else read_parent(headers)
     return "" if parent is None else parent.trace_id
-
-
-def read_envoy_span(value: bytes) -> tuple[str, str] | None:
-    """Return the identifiers of the trace and of Envoy's span, or None if Envoy has no span for the request."""
-    match = _ENVOY_SPAN.match(value)
-    return None if match is None else _read_identifiers(match)
 
 
 def read_state(value: bytes) -> str:
@@ -59,8 +54,3 @@ def read_state(value: bytes) -> str:
     keys = {match[1] for match in matches if match is not None}
     is_valid = len(keys) == len(members) <= _MOST_MEMBERS
     return ",".join(members) if is_valid else ""
-
-
-def _read_identifiers(match: "re.Match[bytes]") -> tuple[str, str] | None:
-    trace_id, span_id = match[1].decode(), match[2].decode()
-    return (trace_id, span_id) if trace_id.strip("0") and span_id.strip("0") else None

@@ -23,8 +23,6 @@ class RequestRecord(NamedTuple):
     version: int | None
     signature: str
     code: Code
-    # Seconds between the arrival at Envoy and `started_s`; 0 without Envoy.
-    lag_s: float
     started_s: float
     received_s: float
     ended_s: float
@@ -46,7 +44,7 @@ class RequestRecord(NamedTuple):
     @property
     def latency_s(self) -> float:
         """Duration between the arrival and the response, without its transport."""
-        return self.lag_s + self.ended_s - self.started_s
+        return self.ended_s - self.started_s
 
     @property
     def stages(self) -> list[Stage]:

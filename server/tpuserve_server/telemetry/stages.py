@@ -25,11 +25,6 @@ class TimedRequest(Protocol):
     """The times of a request, in seconds of `Clock.monotonic_s`."""
 
     @property
-    def lag_s(self) -> float:
-        """Duration between the arrival at Envoy and `started_s`; 0 without Envoy."""
-        ...
-
-    @property
     def started_s(self) -> float:
         """When the host or the front-end began to read the message."""
         ...
@@ -53,16 +48,13 @@ class TimedRequest(Protocol):
 def stages_of(request: TimedRequest, now_s: float) -> list[Stage]:
     """Return the stages of a request up to `now_s`, in order.
 
-    `host` from Envoy to the application, `receive` until the message was complete, `decode` until the request was
+    `receive` until the message was complete, `decode` until the request was
     queued, `queue` until its batch left, `batch` until the rows were joined and the device was free, `execute` on the
     device, `resume` until the event loop continued with the request, and `encode`. `total` is all of them. A request
     that has failed ends with the stage in which it failed.
     """
     times, started_s, received_s = request.times, request.started_s, request.received_s
-    arrived_s = started_s - request.lag_s
     stages: list[Stage] = []
-    if request.lag_s > 0.0:
-        stages.append(Stage("host", arrived_s, request.lag_s, "between Envoy and the application"))
     if received_s > started_s:
         stages.append(Stage("receive", started_s, received_s - started_s))
     if request.is_cached:
@@ -75,7 +67,7 @@ def stages_of(request: TimedRequest, now_s: float) -> list[Stage]:
         if times:
             resumed_s = max(each.resumed_s for each in times)
             stages.append(Stage("encode", resumed_s, now_s - resumed_s))
-    stages.append(Stage("total", arrived_s, now_s - arrived_s))
+    stages.append(Stage("total", started_s, now_s - started_s))
     return stages
 
 

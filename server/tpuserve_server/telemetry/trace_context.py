@@ -6,19 +6,13 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 # Header or trailer of a response that was traced (W3C Trace Context, level 2).
 TRACERESPONSE: Final = "traceresponse"
-# Identifiers of Envoy's span for a request, `TRACE-SPAN` in hexadecimal digits. Envoy replaces one of a client.
-ENVOY_SPAN_HEADER: Final = "x-tpuserve-span"
 
 
 class TraceHeaders(NamedTuple):
-    """The trace headers of a request, as the client sent them. They may be invalid.
-
-    `traceparent` is empty if only Envoy has a span for the request. `envoy_span` is the value of ENVOY_SPAN_HEADER.
-    """
+    """The trace headers of a request, as the client sent them. They may be invalid."""
 
     traceparent: bytes
     tracestate: bytes | None = None
-    envoy_span: bytes | None = None
 
 
 class TraceContext(NamedTuple):

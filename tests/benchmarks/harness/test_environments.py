@@ -11,7 +11,7 @@ from benchmarks.harness.environments import CHARTS, SetupFailed
 from benchmarks.peers.peers import main
 from benchmarks.peers.servers import PROGRAMS, SUBJECTS, version
 
-PEERS = [subject for subject in SUBJECTS if subject.host is None]
+PEERS = [subject for subject in SUBJECTS if not subject.is_ours]
 
 
 @pytest.mark.parametrize("name", sorted({CHARTS, *(peer.environment for peer in PEERS)}))
@@ -85,9 +85,7 @@ def test_c_files_of_an_environment_are_compiled_when_they_change(
 def test_unknown_servers_are_refused_by_name() -> None:
     result = CliRunner().invoke(main, ["--only", "triton,tensorflow-serving"])
     assert result.exit_code == 2
-    assert (
-        "Unknown server 'tensorflow-serving'. The servers are tpuserve-envoy, tpuserve-rest, tpuserve-" in result.output
-    )
+    assert "Unknown server 'tensorflow-serving'. The servers are tpuserve, triton, triton-c" in result.output
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_turns_that_cannot_be_measured_are_refused(
 
 def test_missing_tools_are_named_by_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.peers.peers.missing_tools", lambda: ["wrk", "nghttp2-client"])
-    result = CliRunner().invoke(main, ["--only", "tpuserve-python"])
+    result = CliRunner().invoke(main, ["--only", "tpuserve"])
     assert result.exit_code == 2
     assert "apt-get install wrk nghttp2-client" in result.output
 
@@ -118,4 +116,4 @@ def test_missing_tools_are_named_by_their_package(monkeypatch: pytest.MonkeyPatc
 def test_help_shows_examples() -> None:
     result = CliRunner().invoke(main, ["--help"])
     assert "python -m benchmarks peers --setup-only" in result.output
-    assert "--only tpuserve-envoy,triton" in result.output
+    assert "--only tpuserve,triton" in result.output

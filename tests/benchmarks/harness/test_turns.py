@@ -22,8 +22,8 @@ def test_no_case_always_follows_the_same_other_one(cases: str) -> None:
 
 
 def test_turns_count_by_their_requests() -> None:
-    few = Point("envoy", "server", "grpc", 1, Load(100, 1, 2.0, 1.0, 4.0, 0.5, 1000), 0.3)
-    many = Point("envoy", "server", "grpc", 1, Load(300, 0, 2.0, 2.0, 8.0, 0.5, 3000), 0.1)
+    few = Point("server", "grpc", 1, Load(100, 1, 2.0, 1.0, 4.0, 0.5, 1000), 0.3)
+    many = Point("server", "grpc", 1, Load(300, 0, 2.0, 2.0, 8.0, 0.5, 3000), 0.1)
     both = joined([few, many])
     assert both.load == Load(400, 1, 4.0, 1.75, 7.0, 0.5, 4000)
     assert both.cpu_s_per_1000 == pytest.approx(0.15)

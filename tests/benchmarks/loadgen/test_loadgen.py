@@ -50,7 +50,7 @@ def test_what_tls_costs_is_of_the_same_generator_in_the_same_round() -> None:
     assert found[3].cpu_share == pytest.approx(5.0)
     page = io.StringIO()
     print_lines(found, Console(file=page, width=150))
-    assert "gRPC, Envoy, TLS" in page.getvalue()
+    assert "gRPC, TLS" in page.getvalue()
     assert f"grpc over TLS, {CLOSED}: 5.00 of plain Locust's requests per CPU-second" in page.getvalue()
 
 

@@ -29,7 +29,7 @@ def outcome(*results: Result) -> Outcome:
 
 ONCE = "1.0\N{MULTIPLICATION SIGN}"
 FOUND = outcome(
-    result("tpuserve-envoy", point("infer_rest", 10_000), point("infer_grpc", 12_000), point("predict_rest", 9_000)),
+    result("tpuserve", point("infer_rest", 10_000), point("infer_grpc", 12_000), point("predict_rest", 9_000)),
     result("triton", point("infer_rest", 2_000), point("infer_grpc", 2_500, failures=7)),
     result("mlserver", point("infer_rest", 1_250, cpu=0.246), failed=99),
     result("litserve", point("row_rest", 900)),
@@ -61,7 +61,7 @@ def test_a_server_with_its_own_protocol_is_compared_over_json() -> None:
 
 def test_a_server_that_is_cheaper_has_a_ratio_with_two_decimals() -> None:
     cheaper = outcome(
-        result("tpuserve-envoy", point("infer_rest", 10)), result("triton-c", point("infer_rest", 40, cpu=0.04))
+        result("tpuserve", point("infer_rest", 10)), result("triton-c", point("infer_rest", 40, cpu=0.04))
     )
     assert rows(markdown(cheaper), "Triton-C")[0][-2:] == ["0.25\N{MULTIPLICATION SIGN}", "0.33\N{MULTIPLICATION SIGN}"]
 
@@ -150,14 +150,14 @@ def turns(name: str, wire: str, *cpu_us: float) -> Turns:
 
 def test_turns_are_compared_with_the_parent_and_with_triton_in_c_round_by_round(tmp_path: Path) -> None:
     memory = Memory(206.4, 180)
-    servers = [Server(name, name.title(), "1.2", memory) for name in ("parent", "tpuserve-envoy", "triton-c")]
+    servers = [Server(name, name.title(), "1.2", memory) for name in ("parent", "tpuserve", "triton-c")]
     rotation = Rotation(
         *("2026-11-28", "2 cores", 0.5, 2, tuple(servers)),
         (
-            turns("tpuserve-envoy", "infer_grpc", 60.0, 130.0, 50.0),
+            turns("tpuserve", "infer_grpc", 60.0, 130.0, 50.0),
             turns("triton-c", "infer_grpc", 30.0, 100.0, 20.0),
             turns("parent", "infer_grpc", 80.0, 200.0, 100.0),
-            turns("tpuserve-envoy", "predict_grpc", 60.0, 60.0, 60.0),
+            turns("tpuserve", "predict_grpc", 60.0, 60.0, 60.0),
         ),
     )
     text = turns_markdown(rotation)
@@ -165,7 +165,7 @@ def test_turns_are_compared_with_the_parent_and_with_triton_in_c_round_by_round(
     assert alone[5:] == ["60.0 (60.0 to 60.0)", "", ""]
     times = "\N{MULTIPLICATION SIGN}"
     assert ours == [
-        *("OIP, gRPC", "32", "Tpuserve-Envoy", "1,000", "8.00", "60.0 (50.0 to 130.0)"),
+        *("OIP, gRPC", "32", "Tpuserve", "1,000", "8.00", "60.0 (50.0 to 130.0)"),
         *(f"0.65{times}", f"2.00{times}"),
     ]
     assert [row[2] for row in (parent, triton)] == ["Parent", "Triton-C"]

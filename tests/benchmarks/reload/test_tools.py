@@ -49,4 +49,4 @@ def test_failures_of_the_light_load_are_kept() -> None:
 
 def test_the_second_half_of_a_soak_is_judged() -> None:
     reloads = [Reload(float(mb), 20) for mb in (500, 700, 1000, 1040)]
-    assert round(Soak("python", reloads, 10, []).spread, 6) == 0.04
+    assert round(Soak(reloads, 10, []).spread, 6) == 0.04

@@ -52,7 +52,6 @@ class Sent:
             {},
             raw_priority=priority,
             started_s=now_s,
-            lag_s=0.25,
             trailers=trailers,
             wants_timing=self.wants_timing,
             trace_headers=TRACED if self.is_traced else None,
@@ -103,7 +102,7 @@ def seen(record: RequestRecord) -> tuple[object, ...]:
     """Return the parts of a record that do not depend on time."""
     return (
         record.protocol, record.method, record.model, record.version, record.signature, record.code, record.is_cached,
-        record.request_id, record.client_trace_id, record.trace, record.error, record.lag_s,
+        record.request_id, record.client_trace_id, record.trace, record.error,
         [stage.name for stage in record.stages],
     )  # fmt: skip
 

@@ -56,7 +56,7 @@ def call(
 ) -> None:
     clock = FakeClock(10.0)
     context = CallContext(
-        Deadline.never(), {}, started_s=9.0, lag_s=0.5, trailers=trailers, trace_headers=headers, request_id=request_id
+        Deadline.never(), {}, started_s=9.0, trailers=trailers, trace_headers=headers, request_id=request_id
     )
     with RequestMeter(FakeService(), FakeMetrics(), clock, "grpc", observers).call("Predict", context) as measured:
         measured.model = "m"
@@ -66,15 +66,15 @@ def call(
 
 
 def test_a_watcher_gets_the_requests_that_it_wants_with_all_their_times() -> None:
-    fast, slow = Watcher(3.5), Watcher(3.6)
+    fast, slow = Watcher(3.0), Watcher(3.1)
     call(Observers((fast, slow)), [], HEADERS)
     assert slow.records == []
     (record,) = fast.records
     assert (record.protocol, record.method, record.model, record.code) == ("grpc", "Predict", "m", Code.OK)
-    assert (record.lag_s, record.started_s, record.received_s, record.ended_s) == (0.5, 9.0, 10.0, 12.0)
-    assert record.latency_s == 3.5
+    assert (record.started_s, record.received_s, record.ended_s) == (9.0, 10.0, 12.0)
+    assert record.latency_s == 3.0
     assert (record.request_id, record.client_trace_id, record.trace) == ("r1", TRACE.trace_id, None)
-    assert [stage.name for stage in record.stages] == ["host", "receive", "decode", "total"]
+    assert [stage.name for stage in record.stages] == ["receive", "decode", "total"]
 
 
 def test_a_record_keeps_no_long_or_invalid_headers() -> None:
@@ -130,7 +130,7 @@ def test_a_request_of_a_series_is_reported_like_any_other(
         meter = RequestMeter(service, metrics, clock, "grpc", Observers((watcher,), tracing))
         headers = HEADERS if is_traced else None
         context = CallContext(
-            Deadline.never(), {}, None, started_s=started_s, lag_s=0.5, trailers=trailers, wants_timing=wants_timing,
+            Deadline.never(), {}, None, started_s=started_s, trailers=trailers, wants_timing=wants_timing,
             trace_headers=headers, request_id=b"r1",
         )  # fmt: skip
         model = service.acquire(ModelSpec("m"))

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.grpc.frames import frame
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ class Exchange:
     # Raised by each send after the first ones, as after a disconnect.
     send_error: Exception | None = None
     sends: int = 1
-    # Seconds since the arrival of the request, as a host reports them.
-    lag_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._left = asyncio.Event()
@@ -47,13 +44,15 @@ class Exchange:
 
     async def run(self, app: "ASGIApp") -> "Exchange":
         path, _, query = self.path.partition("?")
+        is_grpc = (b"te", b"trailers") in self.headers
         scope = {
             "type": "http",
+            "http_version": "2" if is_grpc else "1.1",
+            "extensions": {"http.response.trailers": {}} if is_grpc else {},
             "method": self.method,
             "path": path,
             "query_string": query.encode(),
             "headers": self.headers,
-            LAG_KEY: self.lag_s,
         }
         await app(scope, self.receive, self.send)
         return self

@@ -1,19 +1,25 @@
+"""Tests for the sockets of the server's addresses."""
+
 import contextlib
 import errno
+import select
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from tpuserve_server.hosts.addresses import cannot_listen, check_free, is_loopback, join, listen
+from tpuserve_server.hosts.addresses import bound, cannot_listen, ignore_new_connections, join, listen, listening
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.socket_file import SocketFile
+
+LOCAL = "127.0.0.1"
 
 
 def test_ipv6_addresses_get_brackets() -> None:
     assert join("::1", 8500) == "[::1]:8500"
-    assert join("127.0.0.1", 8500) == "127.0.0.1:8500"
+    assert join(LOCAL, 8500) == "127.0.0.1:8500"
 
 
 def test_other_reasons_are_passed_on() -> None:
@@ -21,31 +27,74 @@ def test_other_reasons_are_passed_on() -> None:
     assert str(error) == "Cannot listen for REST on 10.0.0.1:80: Permission denied."
 
 
-def test_address_of_another_machine_cannot_be_had() -> None:
-    with pytest.raises(HostError, match=r"Cannot listen for REST on 192\.0\.2\.1:0"):
-        listen("192.0.2.1", 0, "REST")
+@pytest.mark.parametrize("reuse_port", [False, True])
+def test_address_of_another_machine_cannot_be_had(reuse_port: bool) -> None:
+    options = HostOptions("192.0.2.1", None, 1, reuse_port=reuse_port)
+    with pytest.raises(HostError, match=r"Cannot listen for REST on 192\.0\.2\.1:1"), bound(options, None):
+        raise AssertionError
 
 
-def test_free_addresses_are_free(tmp_path: Path) -> None:
+def test_clients_connect_once_the_sockets_listen(tmp_path: Path) -> None:
     stale = tmp_path / "stale.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(stale))
-    check_free(HostOptions(bind_address="127.0.0.1", grpc_port=0, rest_port=None, grpc_socket_path=str(stale)))
+    file = SocketFile(str(stale), takes_over=False)
+    options = HostOptions(LOCAL, 0, 0)
+    with bound(options, file) as sockets:
+        found = listening(options, sockets, file)
+        assert [found.grpc, found.rest] == [f"{LOCAL}:{sockets[name].getsockname()[1]}" for name in ("grpc", "rest")]
+        assert found.grpc_socket == f"unix:{stale}"
+        address = sockets["rest"].getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        listen("rest", sockets["rest"])
+        with socket.create_connection(address), sockets["rest"].accept()[0]:
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (HostOptions(bind_address="127.0.0.1"), True),
-        (HostOptions(bind_address="::1"), True),
-        (HostOptions(bind_address="localhost"), True),
-        (HostOptions(bind_address="0.0.0.0"), False),
-        (HostOptions(bind_address="server.example"), False),
-        (HostOptions(grpc_port=None, rest_port=None, grpc_socket_path="/run/grpc.sock"), True),
-    ],
-)
-def test_loopback_addresses_are_known(options: HostOptions, expected: bool) -> None:
-    assert is_loopback(options) is expected
+def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> None:
+    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
+        address = sockets["rest"].getsockname()
+        listen("rest", sockets["rest"])
+        with socket.create_connection(address) as early, socket.socket() as late:
+            ignore_new_connections(sockets["rest"])
+            late.setblocking(False)
+            assert late.connect_ex(address) == errno.EINPROGRESS
+            accepted, _ = sockets["rest"].accept()
+            with accepted:
+                accepted.sendall(b"x")
+                assert early.recv(1) == b"x"
+            sockets["rest"].close()
+            attempt = select.poll()
+            attempt.register(late, select.POLLOUT)
+            assert attempt.poll(60_000)
+            assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+
+def test_every_address_of_ipv6_takes_ipv4_too() -> None:
+    with bound(HostOptions("::", None, 0), None) as sockets:
+        listen("rest", sockets["rest"])
+        with socket.create_connection((LOCAL, sockets["rest"].getsockname()[1])):
+            pass
+
+
+def test_port_in_use_is_refused() -> None:
+    with socket.create_server((LOCAL, 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(HostError, match=rf"Cannot listen for gRPC on 127\.0\.0\.1:{port}: the address is in use"),
+            bound(HostOptions(LOCAL, port, None), None),
+        ):
+            raise AssertionError
+
+
+def test_port_that_another_process_has_taken_meanwhile_is_refused() -> None:
+    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
+        address = sockets["rest"].getsockname()
+        with socket.create_server(address), pytest.raises(HostError, match="the address is in use"):
+            listen("rest", sockets["rest"])
 
 
 @pytest.mark.parametrize(
@@ -57,28 +106,32 @@ def test_loopback_addresses_are_known(options: HostOptions, expected: bool) -> N
 )
 def test_ports_that_cannot_be_shared_are_refused(is_shared: bool, reason: str) -> None:
     with contextlib.ExitStack() as servers:
-        first = servers.enter_context(listen("127.0.0.1", 0, "REST", reuse_port=is_shared))
+        first = servers.enter_context(socket.create_server((LOCAL, 0), reuse_port=is_shared))
         port = first.getsockname()[1]
         if is_shared:
-            servers.enter_context(listen("127.0.0.1", port, "REST", reuse_port=True))
-        with pytest.raises(HostError, match=rf"Cannot listen for REST on 127\.0\.0\.1:{port}: {reason}"):
-            check_free(HostOptions("127.0.0.1", None, port, reuse_port=True))
+            servers.enter_context(socket.create_server((LOCAL, port), reuse_port=True))
+        with (
+            pytest.raises(HostError, match=rf"Cannot listen for REST on 127\.0\.0\.1:{port}: {reason}"),
+            bound(HostOptions(LOCAL, None, port, reuse_port=True), None),
+        ):
+            raise AssertionError
 
 
-def test_check_of_a_shared_port_takes_none_of_its_connections() -> None:
-    with listen("127.0.0.1", 0, "REST", reuse_port=True) as first:
+def test_a_socket_that_does_not_listen_yet_takes_no_connections_of_a_shared_port() -> None:
+    with socket.create_server((LOCAL, 0), reuse_port=True) as first:
         address = first.getsockname()
-        check_free(HostOptions("127.0.0.1", None, address[1], reuse_port=True))
-        with socket.create_connection(address), first.accept()[0]:
+        with (
+            bound(HostOptions(LOCAL, None, address[1], reuse_port=True), None),
+            socket.create_connection(address),
+            first.accept()[0],
+        ):
             pass
-
-
-def test_address_of_another_machine_cannot_be_shared() -> None:
-    with pytest.raises(HostError, match=r"Cannot listen for REST on 192\.0\.2\.1:1"):
-        check_free(HostOptions("192.0.2.1", None, 1, reuse_port=True))
 
 
 def test_sharing_needs_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(HostError, match="--reuse_port works on Linux only"):
-        check_free(HostOptions(reuse_port=True))
+    with (
+        pytest.raises(HostError, match="--reuse_port works on Linux only"),
+        bound(HostOptions(reuse_port=True), None),
+    ):
+        raise AssertionError

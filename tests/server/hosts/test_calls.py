@@ -6,7 +6,6 @@ import gzip
 import http.client
 import json
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -310,7 +309,7 @@ def test_gzipped_rest_body_is_passed_on_as_it_is(host: HostProcess) -> None:
     assert httpx.post(host.rest, content=body, headers={"content-encoding": "gzip"}, timeout=PATIENCE_S).content == body
 
 
-@pytest.mark.parametrize("offer", [b"h2c", b"websocket", b"something/1.0"])
+@pytest.mark.parametrize("offer", [b"h2c", b"something/1.0"])
 def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -> None:
     address, port = host.listening["rest"].split(":")
     head = b"POST /x HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: %b\r\n" % offer
@@ -336,22 +335,22 @@ def test_headers_without_end_are_cut_off(host: HostProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    "request_line",
+    ("request_line", "answer"),
     [
-        b"GET /v1/models/\xff HTTP/1.1",
-        "GET /é HTTP/1.1".encode(),
-        b"FROB /hello HTTP/1.1",
-        b"GET /a b HTTP/1.1",
-        b"\x16\x03\x01",
+        (b"GET /v1/models/\xff HTTP/1.1", b"HTTP/1.1 400 "),
+        ("GET /é HTTP/1.1".encode(), b"HTTP/1.1 400 "),
+        (b"GET /a b HTTP/1.1", b"HTTP/1.1 400 "),
+        (b"GET /hello HTTP/1.0", b"HTTP/1.1 400 "),
+        (b"\x16\x03\x01", b""),
     ],
 )
-def test_what_is_no_request_is_refused(host: HostProcess, request_line: bytes) -> None:
+def test_what_is_no_request_is_refused(host: HostProcess, request_line: bytes, answer: bytes) -> None:
     address, port = host.listening["rest"].split(":")
     with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
         client.sendall(request_line + b"\r\nhost: x\r\n\r\n")
-        head, _, content = b"".join(iter(lambda: client.recv(1 << 16), b"")).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(content)["error"]
+        received = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    assert received.startswith(answer)
+    assert bool(received) == bool(answer)
 
 
 @pytest.mark.parametrize("path", [b"/echo.Echo/\xff", b"/echo.Echo/\xc3\xa9\xed\xa0\x80", b"/\xe9%C3%A9"])

@@ -1,14 +1,12 @@
 """Tests for certificates that are read again: which are refused, and what new connections get."""
 
 import asyncio
-import ssl
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.hosts.test_tls import CA, MUTUAL, SERVER, TLS, chain_of, key_of
+from tests.server.hosts.test_tls import CA, MUTUAL, TLS, chain_of, key_of
 from tpuserve_server.hosts.certificate_replacement import check_replacement
 from tpuserve_server.hosts.certificates import Certificates
 from tpuserve_server.hosts.errors import HostError
@@ -48,21 +46,6 @@ def test_a_certificate_that_no_client_accepts_now_replaces_nothing() -> None:
         check_replacement(lambda: issued(not_before=now + timedelta(days=1)), CURRENT)
 
 
-async def presented(certificates: Certificates, authority: Path) -> bytes | None:
-    """Return the certificate that a connection to a new server gets."""
-
-    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=certificates.context())
-    async with server:
-        context = ssl.create_default_context(cafile=authority)
-        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
-        certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.close()
-    return certificate
-
-
 async def reload(certificates: Certificates) -> None:
     """Read the certificates again, and wait for the end of the task that does it."""
     before = asyncio.all_tasks()
@@ -70,11 +53,7 @@ async def reload(certificates: Certificates) -> None:
     await asyncio.wait(asyncio.all_tasks() - before)
 
 
-async def test_new_servers_get_the_certificate_that_was_read_last(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    authority = tmp_path / "ca.pem"
-    CA.cert_pem.write_to_path(str(authority))
+async def test_new_certificates_are_used_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[TlsOptions] = [NEXT]
 
     def read() -> TlsOptions:
@@ -82,14 +61,24 @@ async def test_new_servers_get_the_certificate_that_was_read_last(
             raise HostError("no file")
         return answers.pop()
 
+    async def use(tls: TlsOptions) -> None:
+        used.append(tls)
+
     shown: list[CertificateStatus] = []
-    certificates = Certificates(CURRENT, read, shown.append)
-    first = await presented(certificates, authority)
-    assert first == ssl.PEM_cert_to_DER_cert(SERVER.cert_chain_pems[0].bytes().decode())
+    used: list[TlsOptions] = []
+    certificates = Certificates(CURRENT, read, use, shown.append)
     await reload(certificates)
-    second = ssl.PEM_cert_to_DER_cert(OTHER.cert_chain_pems[0].bytes().decode())
-    assert await presented(certificates, authority) == second
     await reload(certificates)
+    assert used == [NEXT]
     assert "The server keeps its certificates: no file" in caplog.text
-    assert await presented(certificates, authority) == second
     assert [status.reload_failure for status in shown] == ["", "", "no file"]
+
+
+async def test_certificates_that_the_server_cannot_use_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(_: TlsOptions) -> None:
+        raise HostError("unknown key")
+
+    shown: list[CertificateStatus] = []
+    await reload(Certificates(CURRENT, lambda: NEXT, use, shown.append))
+    assert "The server keeps its certificates: unknown key" in caplog.text
+    assert [status.reload_failure for status in shown] == ["", "unknown key"]

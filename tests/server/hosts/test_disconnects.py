@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from tests.server.hosts.asgi_client import Exchange, body
-from tpuserve_server.hosts.disconnects import Caller, ConformingReceive, DisconnectWatch
+from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 
 # The interval shortens the tests and is not asserted.
 INTERVAL_S = 0.001
@@ -87,34 +87,6 @@ async def test_reader_takes_a_message_that_arrived_in_the_same_iteration_of_the_
     await asyncio.sleep(0)
     messages[1].set_result(body(b"second"))
     assert (await reader)["body"] == b"second"
-
-
-async def test_conforming_receive_waits_after_the_body() -> None:
-    exchange = Exchange([body(b"a", more=True), body(b"b")], talkative=True)
-    watch = DisconnectWatch(INTERVAL_S)
-    receive = ConformingReceive(exchange.receive, watch)
-    assert [(await receive())["body"] for _ in range(2)] == [b"a", b"b"]
-    waiting = asyncio.create_task(receive())
-    await asyncio.sleep(5 * INTERVAL_S)
-    assert not waiting.done()
-    exchange.leave()
-    assert await waiting == {"type": "http.disconnect"}
-    assert await receive() == {"type": "http.disconnect"}
-    receive.close()
-
-
-async def test_conforming_receive_ends_with_its_response() -> None:
-    exchange = Exchange([body(b"")], talkative=True)
-    receive = ConformingReceive(exchange.receive, DisconnectWatch(INTERVAL_S))
-    await receive()
-    waiting = asyncio.create_task(receive())
-    await asyncio.sleep(0)
-    receive.close()
-    assert await waiting == {"type": "http.disconnect"}
-
-
-def test_conforming_receive_that_nobody_waited_on_closes() -> None:
-    ConformingReceive(lambda: None, DisconnectWatch()).close()  # type: ignore[arg-type, return-value]  # Never called.
 
 
 async def test_a_caller_that_is_let_go_before_it_was_asked_leaves_nothing_behind() -> None:

@@ -6,25 +6,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.budgets.sending import Delivery, ResponseCut, SendingBudget
+from tpuserve_server.core.budgets.sending import ResponseCut, SendingBudget
 from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, ChargedResponses
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive
-    from tpuserve_server.hosts.client_connections import Client
+    from starlette.types import Message
 
 TIMEOUT_S = 30
 CLIENT = ("10.0.0.1", 5)
-SCOPE: dict[str, Any] = {"type": "http", "client": CLIENT}
+SCOPE: dict[str, Any] = {"type": "http", "http_version": "2", "client": CLIENT}
 START: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
 
 
 def body(size_bytes: int, *, more_body: bool = False) -> dict[str, Any]:
     return {"type": "http.response.body", "body": bytes(size_bytes), "more_body": more_body}
-
-
-async def receive() -> "Message":
-    raise AssertionError
 
 
 class Server:
@@ -71,7 +66,7 @@ async def test_a_small_response_is_the_servers_own_and_is_not_charged(budget: Se
         sent.append(message)
         return awaitable
 
-    send_on = ChargedResponses(budget).charged(SCOPE, receive, send)
+    send_on = ChargedResponses(budget).charged(SCOPE, send)
     messages = [START, body(SMALL_BYTES), {"type": "http.response.trailers", "headers": []}]
     assert [send_on(message) for message in messages] == [awaitable] * 3
     assert all(given is expected for given, expected in zip(sent, messages, strict=True))
@@ -80,7 +75,7 @@ async def test_a_small_response_is_the_servers_own_and_is_not_charged(budget: Se
 
 async def test_a_large_response_is_sent_in_parts_as_the_client_takes_them(budget: SendingBudget) -> None:
     server = Server()
-    send = ChargedResponses(budget).charged(SCOPE, receive, server.send)
+    send = ChargedResponses(budget).charged(SCOPE, server.send)
     sending = asyncio.ensure_future(send(body(2 * PART_BYTES + 1)))
     await settled()
     assert (server.sizes, budget.held_bytes) == ([PART_BYTES], 2 * PART_BYTES + 1)
@@ -98,39 +93,22 @@ async def test_a_response_that_is_not_read_is_cut(
     budget: SendingBudget, clock: FakeClock, message: dict[str, Any]
 ) -> None:
     server = Server()
-    ended: list[Client | None] = []
-    responses = ChargedResponses(budget, end_connection=ended.append)
-    sending = asyncio.ensure_future(responses.charged(SCOPE, receive, server.send)(message))
+    sending = asyncio.ensure_future(ChargedResponses(budget).charged(SCOPE, server.send)(message))
     await settled()
     clock.now_s += TIMEOUT_S
     budget.cut_late()
     with pytest.raises(ResponseCut):
         await sending
-    assert ended == [CLIENT]
     assert len(server.sent) == 1
     assert budget.held_bytes == 0
 
 
-async def test_a_response_without_room_ends_its_connection(budget: SendingBudget) -> None:
+async def test_a_response_without_room_is_cut(budget: SendingBudget) -> None:
     budget.begin("other", PART_BYTES)
     server = Server()
-    ended: list[Client | None] = []
-    responses = ChargedResponses(budget, end_connection=ended.append)
     with pytest.raises(ResponseCut):
-        await responses.charged(SCOPE, receive, server.send)(body(10 * PART_BYTES))
-    assert (ended, server.sent) == ([CLIENT], [])
-
-
-async def test_a_server_keeps_the_delivery_of_the_bytes_that_it_holds(budget: SendingBudget) -> None:
-    kept: list[tuple[Delivery, Receive]] = []
-    server = Server()
-    responses = ChargedResponses(budget, keep=lambda *each: kept.append(each), keep_bytes=PART_BYTES + 5)
-    server.take(4)
-    await responses.charged(SCOPE, receive, server.send)(body(4 * PART_BYTES))
-    [(delivery, given)] = kept
-    assert (given, budget.held_bytes) == (receive, PART_BYTES + 5)
-    delivery.end()
-    assert budget.held_bytes == 0
+        await ChargedResponses(budget).charged(SCOPE, server.send)(body(10 * PART_BYTES))
+    assert server.sent == []
 
 
 async def test_the_servers_error_ends_the_delivery(budget: SendingBudget) -> None:
@@ -138,5 +116,5 @@ async def test_the_servers_error_ends_the_delivery(budget: SendingBudget) -> Non
         raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        await ChargedResponses(budget).charged(SCOPE, receive, send)(body(3 * PART_BYTES))
+        await ChargedResponses(budget).charged(SCOPE, send)(body(3 * PART_BYTES))
     assert budget.held_bytes == 0

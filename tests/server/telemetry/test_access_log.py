@@ -23,7 +23,7 @@ def make_record(**values: Any) -> RequestRecord:  # noqa: ANN401 - any field of 
     run.started_s, run.begun_s, run.ended_s = 10.002, 10.003, 10.007
     times = TaskTimes(ServableId("m", 7), 10.001, (run,), 10.008)
     ended = RequestRecord(
-        "grpc", "Predict", "m", 7, "s", Code.OK, 0.0, 10.0, 10.0, 10.0085, 1e9, is_cached=False, times=(times,)
+        "grpc", "Predict", "m", 7, "s", Code.OK, 10.0, 10.0, 10.0085, 1e9, is_cached=False, times=(times,)
     )
     return ended._replace(**values)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.telemetry.parent import Parent, client_trace_id, read_envoy_span, read_parent, read_state
+from tpuserve_server.telemetry.parent import Parent, client_trace_id, read_parent, read_state
 from tpuserve_server.telemetry.trace_context import TraceHeaders
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -57,7 +57,6 @@ def test_an_invalid_header_is_no_parent(value: str) -> None:
 @given(st.binary(max_size=80))
 def test_no_header_is_an_error(value: bytes) -> None:
     read_parent(TraceHeaders(value, value))
-    read_envoy_span(value)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +90,3 @@ def test_the_trace_of_a_client_is_that_of_its_valid_header() -> None:
     assert client_trace_id(None) == ""
     assert client_trace_id(TraceHeaders(f"00-{TRACE}\n-{SPAN}-00".encode())) == ""
     assert client_trace_id(TraceHeaders(f"01-{TRACE}-{SPAN}-00-more".encode())) == TRACE
-
-
-def test_envoy_sends_a_hyphen_without_a_span() -> None:
-    assert read_envoy_span(b"-") is None
-    assert read_envoy_span(f"{TRACE}-{SPAN}".encode()) == (TRACE, SPAN)

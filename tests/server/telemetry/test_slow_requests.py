@@ -10,7 +10,7 @@ from tpuserve_server.telemetry.slow_requests import WINDOW_S, SlowRequests
 def make_record(ended_s: float, latency_s: float) -> RequestRecord:
     started_s = ended_s - latency_s
     return RequestRecord(
-        "rest", "Predict", "m", 1, "s", Code.OK, 0.0, started_s, started_s, ended_s, 1e9, is_cached=False, times=()
+        "rest", "Predict", "m", 1, "s", Code.OK, started_s, started_s, ended_s, 1e9, is_cached=False, times=()
     )
 
 

@@ -29,7 +29,6 @@ class Timed:
     times: tuple[TaskTimes, ...] = ()
     started_s: float = 9.0
     received_s: float = 9.0
-    lag_s: float = 0.0
     is_cached: bool = False
 
 

@@ -98,7 +98,7 @@ class Backlog:
         if task.split_request is not None and task.batch is None:
             return self._discard_parts(task.split_request)
         batch = task.batch
-        if batch is None:
+        if not isinstance(batch, Batch):
             return False
         batch.remove(task)
         if not batch.tasks:

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.types import Tensors
-
-if TYPE_CHECKING:
-    from tpuserve_server.core.batching.batch import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -96,8 +93,8 @@ class Task:
     priority: Priority = field(default=Priority.HIGH)
     # The queue owns the remaining fields. `lengths` are those that its sequences are padded to (core/sequences.py).
     lengths: tuple[int, ...] = field(default=())
-    # The batch that the task waits in, or None once it has left the queue.
-    batch: "Batch | None" = field(default=None)
+    # The `Batch` that the task waits in, or None once it has left the queue. This module cannot import its type.
+    batch: object | None = field(default=None)
     # Predicted time of its response if its signature has an objective, else 0.
     predicted_s: float = field(default=0.0)
     # Time by which the queue orders tasks (Lane.order_s).

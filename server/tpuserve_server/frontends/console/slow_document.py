@@ -18,7 +18,6 @@ def describe_slow(records: Sequence[RequestRecord]) -> dict[str, Any]:
 
 
 def _describe(record: RequestRecord) -> dict[str, Any]:
-    arrived_s = record.started_s - record.lag_s
     return {
         "ended": datetime.fromtimestamp(record.ended_unix_s, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
         "protocol": record.protocol,
@@ -34,7 +33,7 @@ def _describe(record: RequestRecord) -> dict[str, Any]:
         "stages": [
             {
                 "name": stage.name,
-                "start_ms": _ms(stage.started_s - arrived_s),
+                "start_ms": _ms(stage.started_s - record.started_s),
                 "duration_ms": _ms(stage.duration_s),
                 "reason": stage.reason,
             }

@@ -12,14 +12,12 @@ from tpuserve_server.frontends.http.errors import BodyTooLarge
 from tpuserve_server.frontends.priority import PRIORITY_HEADER, parse_priority
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
 from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER
-from tpuserve_server.telemetry.trace_context import ENVOY_SPAN_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.telemetry.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
 TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
-# Key of a scope with the seconds since the arrival of the request, if the host knows them.
-LAG_KEY: Final = "tpuserve.lag_s"
 
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()
@@ -27,8 +25,7 @@ _TIMING: Final = TIMING_REQUEST_HEADER.encode()
 _REQUEST_ID: Final = REQUEST_ID_HEADER.encode()
 _TRACEPARENT: Final = TRACEPARENT.encode()
 _TRACESTATE: Final = TRACESTATE.encode()
-_ENVOY_SPAN: Final = ENVOY_SPAN_HEADER.encode()
-_OBSERVED: Final = frozenset({_TIMING, _TRACEPARENT, _TRACESTATE, _ENVOY_SPAN})
+_OBSERVED: Final = frozenset({_TIMING, _TRACEPARENT, _TRACESTATE})
 _KNOWN: Final = _OBSERVED | {b"content-length", b"content-encoding", _TIMEOUT, _PRIORITY, _REQUEST_ID}
 # A double has at most 17 significant digits, and clients divide seconds.
 _MILLISECONDS = re.compile(rb"[0-9]{1,20}(\.[0-9]{1,20})?")
@@ -112,10 +109,8 @@ def find_timeout_s(scope: "Scope") -> float:
 
 
 def _trace_of(found: Mapping[bytes, bytes]) -> TraceHeaders | None:
-    traceparent, envoy_span = found.get(_TRACEPARENT), found.get(_ENVOY_SPAN)
-    if traceparent is None and envoy_span is None:
-        return None
-    return TraceHeaders(traceparent or b"", found.get(_TRACESTATE), envoy_span)
+    traceparent = found.get(_TRACEPARENT)
+    return None if traceparent is None else TraceHeaders(traceparent, found.get(_TRACESTATE))
 
 
 def _declared(content_length: bytes) -> int:

@@ -13,7 +13,6 @@ from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.rare_timers import RareTimersByLoop
 from tpuserve_server.frontends.control import asgi_client
 from tpuserve_server.frontends.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
-from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
@@ -21,7 +20,6 @@ from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame, whole_message
 from tpuserve_server.hosts.grpc.headers import (
-    ENVOY_SPAN_NAME,
     TRACE_NAME,
     Metadata,
     deadline_of,
@@ -83,7 +81,7 @@ class GrpcOverAsgi:
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
-        if "http.response.trailers" not in scope["extensions"]:
+        if "http.response.trailers" not in scope.get("extensions", ()):
             return await answer(send, _NO_TRAILERS)
         if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
             return await refuse(send, late_s)
@@ -114,20 +112,18 @@ class GrpcOverAsgi:
             return unknown_method(path)
         try:
             is_unary = isinstance(method, GuardedUnary)
-            lag_s = scope.get(LAG_KEY, 0.0)
             request_id = headers.get(_REQUEST_ID)
             if request_id is not None:
                 echo_request_id(request_id, trailers)
             context = CallContext(
-                deadline_of(headers.get(b"grpc-timeout"), self._clock, lag_s),
+                deadline_of(headers.get(b"grpc-timeout"), self._clock),
                 Metadata(scope["headers"]),
                 headers.get(_PRIORITY),
                 partial(asgi_client, scope),
                 self._clock.monotonic_s() if is_unary else 0.0,
-                lag_s,
                 trailers if is_unary else None,
                 wants_timing(headers.get(_TIMING)),
-                trace_headers_of(scope["headers"]) if TRACE_NAME in headers or ENVOY_SPAN_NAME in headers else None,
+                trace_headers_of(scope["headers"]) if TRACE_NAME in headers else None,
                 request_id,
                 scope.get(CERTIFICATE_KEY, no_certificate),
             )
@@ -174,7 +170,7 @@ class GrpcOverAsgi:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
         if self._gate.may_refuse and path in INFERENCE_METHODS:
-            late_s = self._gate.lateness_s(context.deadline, again=True)
+            late_s = self._gate.lateness_s(context.deadline)
             if late_s:
                 return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)
         interruption = Interruption(context.deadline, self._clock, self._timers, task)

@@ -8,13 +8,13 @@ from urllib.parse import quote_from_bytes
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import Internal
 from tpuserve_server.frontends.raw_headers import find_header
-from tpuserve_server.telemetry.trace_context import ENVOY_SPAN_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.telemetry.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME = TRACEPARENT.encode(), TRACESTATE.encode(), ENVOY_SPAN_HEADER.encode()
-_TRACE_NAMES = frozenset({TRACE_NAME, _STATE_NAME, ENVOY_SPAN_NAME})
+TRACE_NAME, _STATE_NAME = TRACEPARENT.encode(), TRACESTATE.encode()
+_TRACE_NAMES = frozenset({TRACE_NAME, _STATE_NAME})
 
 _Default = TypeVar("_Default")
 
@@ -36,7 +36,6 @@ _NOT_METADATA = frozenset(
         b"content-length",
         b"connection",
         b"transfer-encoding",
-        ENVOY_SPAN_NAME,
     }
 )
 
@@ -57,18 +56,15 @@ def is_grpc_request(scope: "Scope", methods: Container[str]) -> bool:
     return scope["path"] in methods
 
 
-def deadline_of(timeout: bytes | None, clock: Clock, lag_s: float = 0.0) -> Deadline:
-    """Return the deadline of a `grpc-timeout` header of a call that arrived `lag_s` seconds ago.
-
-    Raises Internal if it is malformed, as grpc-go does.
-    """
+def deadline_of(timeout: bytes | None, clock: Clock) -> Deadline:
+    """Return the deadline of a `grpc-timeout` header. Raises Internal if it is malformed, as grpc-go does."""
     if timeout is None:
         return Deadline.never()
     # A regular expression takes twice as long, and most clients send a timeout.
     digits, unit_s = timeout[:-1], _UNIT_S.get(timeout[-1:])
     if unit_s is None or len(digits) > _MOST_TIMEOUT_DIGITS or not digits.isdigit():
         raise Internal(f"malformed grpc-timeout: {timeout[:32].decode('latin-1')!r}")
-    return Deadline.after(int(digits) * unit_s - lag_s, clock)
+    return Deadline.after(int(digits) * unit_s, clock)
 
 
 def encode_message(message: str) -> bytes:
@@ -82,7 +78,7 @@ def trace_headers_of(headers: RawHeaders) -> TraceHeaders:
     for name, value in headers:
         if name in _TRACE_NAMES:
             found[name] = b",".join((found[name], value)) if name in found else value
-    return TraceHeaders(found.get(TRACE_NAME, b""), found.get(_STATE_NAME), found.get(ENVOY_SPAN_NAME))
+    return TraceHeaders(found.get(TRACE_NAME, b""), found.get(_STATE_NAME))
 
 
 class Metadata(Mapping[str, str]):

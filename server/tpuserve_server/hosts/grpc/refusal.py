@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import Code, Internal
 from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.frontends.http.headers import LAG_KEY
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, pushback_ms
 from tpuserve_server.hosts.grpc.headers import deadline_of, encode_message
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
@@ -32,7 +31,7 @@ def lateness_s(gate: OverloadGate, scope: "Scope", headers: dict[bytes, bytes], 
     if timeout is None or scope["path"] not in INFERENCE_METHODS:
         return 0.0
     try:
-        deadline = deadline_of(timeout, clock, scope.get(LAG_KEY, 0.0))
+        deadline = deadline_of(timeout, clock)
     except Internal:
         return 0.0
     return gate.lateness_s(deadline)

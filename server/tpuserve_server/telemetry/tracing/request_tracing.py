@@ -37,12 +37,4 @@ def open_tracing(options: TracingOptions, clock: Clock, metrics: TraceMetrics) -
     sender = RetryingSender(open_transport(target), target.timeout_s, clock)
     export = TraceExport(sender, target.url, find_resource(os.environ), metrics)
     slow_s = options.slow_ms / 1000 if options.slow_ms else math.inf
-    sampler = Sampler(
-        options.sample_ratio,
-        slow_s,
-        options.max_per_s,
-        clock,
-        metrics,
-        has_envoy_span=options.has_envoy_span,
-    )
-    return RequestTracing(sampler, export)
+    return RequestTracing(Sampler(options.sample_ratio, slow_s, options.max_per_s, clock, metrics), export)

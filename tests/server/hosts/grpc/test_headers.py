@@ -68,7 +68,6 @@ def test_trace_headers_of_one_name_are_joined() -> None:
     headers = [(b"tracestate", b"a=1"), (b"traceparent", b"x"), (b"other", b"y"), (b"tracestate", b"b=2")]
     assert trace_headers_of(headers) == TraceHeaders(b"x", b"a=1,b=2")
     assert trace_headers_of([*headers, (b"traceparent", b"z")]).traceparent == b"x,z"
-    assert trace_headers_of([(b"x-tpuserve-span", b"s")]) == TraceHeaders(b"", None, b"s")
 
 
 def test_names_that_are_not_ascii_are_no_metadata() -> None:

@@ -24,7 +24,7 @@ def make_run(*, requests: int = 2, failed: bool = False) -> BatchRun:
 def make_record(
     trace: TraceContext | None, *runs: BatchRun, code: Code = Code.OK, more: tuple[TaskTimes, ...] = ()
 ) -> RequestRecord:
-    """Return a request that began at 9 s, was queued at 10 s, continued at 16 s and ended at 20 s."""
+    """Return a request that began at 9 s, was complete 0.25 s later, was queued at 10 s and ended at 20 s."""
     times = (TaskTimes(SERVABLE, 10.0, runs, 16.0), *more) if runs else more
     return RequestRecord(
         protocol="grpc",
@@ -33,9 +33,8 @@ def make_record(
         version=7,
         signature="serving_default",
         code=code,
-        lag_s=0.25,
         started_s=9.0,
-        received_s=9.0,
+        received_s=9.25,
         ended_s=ENDED_S,
         ended_unix_s=ENDED_UNIX_S,
         is_cached=False,

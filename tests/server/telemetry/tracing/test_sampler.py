@@ -7,10 +7,9 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tpuserve_server.telemetry.trace_context import TraceContext, TraceHeaders
-from tpuserve_server.telemetry.tracing.sampler import Sampler, envoy_samples
+from tpuserve_server.telemetry.tracing.sampler import Sampler
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-ENVOY = "00f067aa0ba902b7"
 SAMPLED = TraceHeaders(f"00-{TRACE}-{SPAN}-01".encode(), b"a=1")
 NOT_SAMPLED = TraceHeaders(f"00-{TRACE}-{SPAN}-00".encode())
 GARBAGE = TraceHeaders(b"garbage")
@@ -26,10 +25,8 @@ class Counts:
         self.outcomes[outcome] += count
 
 
-def make_sampler(
-    ratio: float, slow_s: float = math.inf, *, max_per_s: float = 1e6, has_envoy_span: bool = False
-) -> Sampler:
-    return Sampler(ratio, slow_s, max_per_s, FakeClock(), Counts(), has_envoy_span=has_envoy_span)
+def make_sampler(ratio: float, slow_s: float = math.inf) -> Sampler:
+    return Sampler(ratio, slow_s, 1e6, FakeClock(), Counts())
 
 
 @pytest.mark.parametrize("headers", [None, GARBAGE])
@@ -73,38 +70,3 @@ def test_a_client_that_samples_everything_is_limited() -> None:
     assert sum(sampler.sample(SAMPLED, 1.0) is not None for _ in range(25)) == 5
     clock.now_s += 60.0
     assert sum(sampler.sample(SAMPLED, 1.0) is not None for _ in range(25)) == 10
-
-
-def in_envoy(traceparent: bytes, trace: str = TRACE) -> TraceHeaders:
-    return TraceHeaders(traceparent, None, f"{trace}-{ENVOY}".encode())
-
-
-def test_envoys_span_is_the_parent_of_a_sampled_request() -> None:
-    for ratio, headers in ((0.0, in_envoy(SAMPLED.traceparent)), (1.0, in_envoy(b""))):
-        trace = make_sampler(ratio, has_envoy_span=True).sample(headers, 1.0)
-        assert trace is not None
-        assert (trace.trace_id, trace.parent_id) == (TRACE, ENVOY)
-
-
-def test_envoy_exports_no_span_that_would_be_the_parent_of_a_slow_request() -> None:
-    sampler = make_sampler(0.0, slow_s=2.0, has_envoy_span=True)
-    slow = sampler.sample(in_envoy(NOT_SAMPLED.traceparent), 2.0)
-    assert slow is not None
-    assert (slow.trace_id, slow.parent_id) == (TRACE, SPAN)
-    alone = sampler.sample(in_envoy(b""), 2.0)
-    assert alone is not None
-    assert alone.parent_id == ""
-
-
-def test_a_client_cannot_send_envoys_span_where_envoy_has_none() -> None:
-    trace = make_sampler(1.0).sample(in_envoy(b""), 1.0)
-    assert trace is not None
-    assert trace.trace_id != TRACE
-
-
-def test_the_server_decides_as_envoy_does() -> None:
-    # 0x0f4240 is a million, and the identifier is little-endian.
-    assert envoy_samples("4f420f0000000000" + "f" * 16, 1.0)
-    assert envoy_samples("40420f0000000000" + "f" * 16, 0.000001)
-    assert not envoy_samples("41420f0000000000" + "f" * 16, 0.000001)
-    assert not envoy_samples("40420f0000000000" + "f" * 16, 0.0)
