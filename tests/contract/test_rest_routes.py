@@ -186,8 +186,8 @@ def test_strange_model_names(serving: ServingClient, name: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/healthz", "/readyz", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json", "/console", "/v2",
-        "/debug/status", "/v1/models", "/v1/models/half", "/v1/models/half/metadata", "/v1/models/nobody",
+        "/healthz", "/readyz", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json", "/console",
+        "/debug/status", "/v1/models", "/v1/models/half", "/v1/models/half/metadata", "/v1/models/nobody", "/v2",
         "/v2/health/live", "/v2/models/half", "/v2/models/half/infer", "/nowhere",
     ],
 )  # fmt: skip
