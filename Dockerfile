@@ -2,8 +2,8 @@
 # the repository's root. The servers have the interface of TensorFlow Serving's image: MODEL_NAME, MODEL_BASE_PATH, gRPC
 # on 8500, REST on 8501, flags after the image's name. docs/how-to/deploy/images.md describes the targets.
 
-# Python 3.11 with a shared libpython, which the Envoy host embeds. To update, pull the tag, read `docker image inspect
-# --format '{{index .RepoDigests 0}}'`, and change tag and digest together.
+# To update, pull the tag, read `docker image inspect --format '{{index .RepoDigests 0}}'`, and change tag and digest
+# together.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 
 # uv, and an empty environment. Stages that install are not in an image.

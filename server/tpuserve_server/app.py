@@ -50,6 +50,7 @@ from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.replacement import Replacement
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.source import Source
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.core.transition import describe_failures
 from tpuserve_server.core.validation import ShapeRules
 from tpuserve_server.core.watchdog import Watchdog
@@ -78,6 +79,7 @@ from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.certificate_watch import CertificateWatch
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.limits import find_connection_limit
 from tpuserve_server.identity.caller import CallerModels, for_server
 from tpuserve_server.identity.files import CredentialFiles
 from tpuserve_server.logs.configuration import dropped_events
@@ -122,6 +124,7 @@ class Server:
         sending: SendingBudget,
         watchdog: Watchdog,
         overload_gate: OverloadGate,
+        traffic: Traffic,
         metrics: PrometheusMetrics,
         tracing: RequestTracing | None,
         addresses: Addresses,
@@ -134,6 +137,7 @@ class Server:
         self.receiving = receiving
         self.sending = sending
         self.overload_gate = overload_gate
+        self.traffic = traffic
         self._service = service
         self._start_models = start_models
         self.models = models
@@ -297,8 +301,11 @@ def build(
     max_bytes = settings.listening.max_request_bytes
     budgets = Budgets.of(settings.budgets, max_bytes, clock, settings.host.write_timeout_s)
     control = Control(settings.control)
-    software, certificates = build_info(), CertificateWatch()
-    metrics.server.server_built(ServerParts(service, budgets, software, dropped_events, certificates.find))
+    software, certificates, traffic = build_info(), CertificateWatch(), Traffic()
+    most = find_connection_limit(settings.host)
+    metrics.server.server_built(
+        ServerParts(service, budgets, software, dropped_events, traffic, most, certificates.find)
+    )
     tracing = request_tracing(settings, clock, metrics)
     observers = Observers((slow, *access_log(settings)), tracing)
     figures, addresses = LiveMeasurements(metrics, clock), Addresses()
@@ -369,7 +376,8 @@ def build(
         budgets.receiving,
         budgets.sending,
         watchdog,
-        OverloadGate(lambda: registry.serving, metrics, clock),
+        OverloadGate(lambda: registry.serving, traffic, clock),
+        traffic,
         metrics,
         tracing,
         addresses,

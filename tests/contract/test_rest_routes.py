@@ -1,5 +1,7 @@
 """TensorFlow Serving's contract: REST's routes, status codes and headers (http_rest_api_handler_test.cc)."""
 
+import json
+
 import pytest
 
 from tests.contract.serving_client import ServingClient, zipped
@@ -179,3 +181,41 @@ def test_metrics_at_the_configured_path(serving: ServingClient) -> None:
 def test_strange_model_names(serving: ServingClient, name: str) -> None:
     assert serving.post(f"/v1/models/{name}:predict", ROWS).status in {400, 404, 414, 431}
     assert serving.post("/v1/models/half:predict", ROWS).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz", "/readyz", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json", "/console", "/v2",
+        "/debug/status", "/v1/models", "/v1/models/half", "/v1/models/half/metadata", "/v1/models/nobody", "/v2/health/live",
+        "/v2/models/half", "/v2/models/half/infer", "/nowhere",
+    ],
+)  # fmt: skip
+def test_head_answers_as_get_without_the_body(serving: ServingClient, path: str) -> None:
+    get, head = serving.get(path), serving.http("HEAD", path)
+    assert (head.status, head.body) == (get.status, b"")
+    assert head.headers.keys() == get.headers.keys()
+    assert head.headers["content-type"] == get.headers["content-type"]
+    # Some pages show the time.
+    assert abs(int(head.headers["content-length"]) - len(get.body)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/v1/models/half:predict", ROWS),
+        ("/v1/models/half:classify", {"signature_name": "classify_x_to_y", "examples": [{"x": 2.0}]}),
+        ("/v1/models/half:regress", {"signature_name": "regress_x_to_y", "examples": [{"x": 2.0}]}),
+        (
+            "/v2/models/half/infer",
+            {"id": "1", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [2.0]}]},
+        ),
+        ("/v2/repository/index", {"ready": True}),
+    ],
+)
+def test_a_byte_order_mark_before_json_is_skipped(serving: ServingClient, path: str, document: object) -> None:
+    body = json.dumps(document)
+    # The second time, the server may know the layout of the body.
+    for text in (body, f"\ufeff{body}", f"\ufeff{body}"):
+        reply = serving.http("POST", path, text)
+        assert (reply.status, "error" in reply.json) == (200, False)

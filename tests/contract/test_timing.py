@@ -18,7 +18,7 @@ def durations(header: str) -> dict[str, float]:
     """Return the durations in milliseconds by stage, without those before the server has the whole message."""
     found = re.findall(r'([a-z0-9.]+);dur=([0-9.]+)(?:;desc="[^"]*")?', header)
     stages = {name: float(value) for name, value in found}
-    before = sum(stages.pop(name, 0.0) for name in ("host", "receive"))
+    before = stages.pop("receive", 0.0)
     stages["total"] -= before
     return stages
 

@@ -29,8 +29,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runn
     models = Models.write(tmp_path_factory.mktemp("models"))
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(models.serve("envoy", name, *service(name)["command"]))
-            for name in ("server", "server-2")
+            name: stack.enter_context(models.serve(name, *service(name)["command"])) for name in ("server", "server-2")
         }
 
 

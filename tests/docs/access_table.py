@@ -31,7 +31,7 @@ _VARIANTS = ("VERSION", "LABEL", "REPOSITORY", "REGION")
 def access_table() -> str:
     """Return a row for each kind of access, with its methods and routes."""
     with tempfile.TemporaryDirectory() as folder:
-        server = build(read_settings(model_name="m", model_base_path=folder), "docs")
+        server = build(read_settings(model_name="m", model_base_path=folder))
     routes = routes_of(server)
     rows = "".join(
         f"| {needs} | {_methods(kind, routes)} | {_paths(kind, routes)} |\n" for kind, needs in _NEEDS.items()

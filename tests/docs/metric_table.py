@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.hosts.envoy.figures import FIGURES, Figure
-from tpuserve_server.hosts.envoy.figures import LABELS as ENVOY_LABELS
 from tpuserve_server.metrics.catalogue import CATALOGUE, LABELS
 from tpuserve_server.metrics.family import Family
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
@@ -29,12 +27,11 @@ def table_names(page: str) -> list[str]:
 
 
 def tables() -> dict[str, str]:
-    """Return every table by name: sections of the catalogue, labels, the process, Envoy and upstream."""
+    """Return every table by name: sections of the catalogue, labels, the process and upstream."""
     sections = {section: _metrics(families) for section, families in CATALOGUE.items()}
-    meanings = {**LABELS, **UPSTREAM_LABELS, **ENVOY_LABELS}
+    meanings = {**LABELS, **UPSTREAM_LABELS}
     labels = _table(("Label", "Values"), [(f"`{label}`", values) for label, values in meanings.items()])
-    own = [_metrics(families) for families in (FIGURES, UPSTREAM_FAMILIES)]
-    return {**sections, "labels": labels, "process": _process(), "envoy": own[0], "upstream": own[1]}
+    return {**sections, "labels": labels, "process": _process(), "upstream": _metrics(UPSTREAM_FAMILIES)}
 
 
 def write_tables(page: str) -> str:
@@ -48,7 +45,7 @@ def _process() -> str:
     return _table(_HEAD, [(f"`{exposed_name(metric)}`", metric.type, "", metric.documentation) for metric in shown])
 
 
-def _metrics(families: Iterable[Family | Figure | UpstreamFamily]) -> str:
+def _metrics(families: Iterable[Family | UpstreamFamily]) -> str:
     return _table(_HEAD, [(f"`{each.name}`", each.kind, ", ".join(each.labels), each.text) for each in families])
 
 

@@ -13,10 +13,8 @@ from tpuserve_server.executors.tensorflow import call_graph
 from tpuserve_server.frontends.http import body
 from tpuserve_server.frontends.oip import shared_memory
 from tpuserve_server.frontends.oip_grpc import stream
-from tpuserve_server.hosts import limits
+from tpuserve_server.hosts import http_server, limits
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.envoy import config
-from tpuserve_server.hosts.grpc import limits as grpc_limits
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout
@@ -39,8 +37,8 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
     [
         ("chunks of a REST body", f"{body._MAX_CHUNKS:,}"),
         ("headers of one request, with its path", f"{limits.MAX_HEADER_BYTES >> 10} KiB"),
-        ("one header field on Envoy", f"{config.MAX_HEADER_FIELD_KIB} KiB"),
-        ("headers of one request", f"{limits.MAX_HEADERS_COUNT} on Envoy and for REST on the Python host"),
+        ("headers that the server reads", f"{http_server._MAX_HEADER_BYTES >> 10} KiB"),
+        ("headers of one request", f"{limits.MAX_HEADERS_COUNT}"),
         ("nesting of JSON", f"{json_body.MAX_DEPTH} levels"),
         ("members of an object, in a large JSON body", f"{layout._MAX_MEMBERS:,}"),
         (
@@ -58,8 +56,13 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
             f"{large.MEDIUM_BYTES >> 20} MiB",
         ),
         ("name of a model, signature, input or output in a request", f"{errors._MOST_SHOWN:,} characters"),
-        ("time for a whole request", f"{limits.REQUEST_TIMEOUT_S} s"),
-        ("connections (`--max_connections`)", f"{HostOptions().max_connections:,}"),
+        (
+            "client connections",
+            f"{HostOptions().max_connections:,}, or {limits._RESERVED_FILES} fewer than open files (`ulimit -n`) if "
+            "that is less",
+        ),
+        ("calls at the same time on one gRPC connection", f"{limits.MAX_STREAMS_PER_CONNECTION}"),
+        ("wait for a client that reads nothing of its response", f"{limits.DRAIN_UNREAD_S:g} s"),
         ("requests of one stream (`ModelStreamInfer`) that wait", f"{stream.MAX_PENDING}"),
         ("regions of shared memory", f"{shared_memory._MAX_REGIONS}"),
         ("steps of an ensemble", f"{ensemble_rules._MAX_STEPS}"),
@@ -76,11 +79,6 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
 )
 def test_limit_has_the_value_of_the_code(limit: str, shown: str) -> None:
     assert ROWS[limit][0] == shown
-
-
-def test_limits_of_connections_differ_between_hosts() -> None:
-    calls = ROWS["calls at the same time on one gRPC connection"][:2]
-    assert calls == [f"{config.MAX_STREAMS_PER_CONNECTION}", f"{grpc_limits.MAX_STREAMS_PER_CONNECTION}"]
 
 
 def test_every_flag_exists() -> None:

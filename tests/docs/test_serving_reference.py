@@ -11,7 +11,6 @@ from tests.docs.metric_table import exposed_name, table_names, tables, write_tab
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.__main__ import serve
 from tpuserve_server.command.flags import UNNEEDED
-from tpuserve_server.hosts.envoy.figures import FIGURES
 from tpuserve_server.metrics.catalogue import CATALOGUE
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
@@ -70,8 +69,7 @@ def test_every_metric_of_the_catalogue_is_on_the_page() -> None:
 
 def test_every_label_has_a_meaning() -> None:
     own = [family.labels for section in CATALOGUE.values() for family in section]
-    others = [*(figure.labels for figure in FIGURES), *(family.labels for family in UPSTREAM_FAMILIES)]
-    labels = {label for names in (*own, *others) for label in names}
+    labels = {label for names in (*own, *(family.labels for family in UPSTREAM_FAMILIES)) for label in names}
     assert labels == {row[0].strip("`") for row in table_rows(tables()["labels"])}
 
 

@@ -129,8 +129,22 @@ def test_other_methods_are_malformed(server: RunningServer, method: str) -> None
     assert (answer.status, answer.error) == (400, f"Malformed request: {method} {PREDICT}")
 
 
-def test_head_is_malformed_too(server: RunningServer) -> None:
-    assert curl(server, "/v1/models/calculator", "--head").status == 400
+@pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
+def test_head_of_both_versions_has_no_body(server: RunningServer, version: str) -> None:
+    get, head = (curl(server, "/v1/models/calculator", version, *more) for more in ((), ("--head",)))
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == str(len(get.body))
+
+
+def test_a_client_that_closes_its_sending_side_gets_its_response(server: RunningServer) -> None:
+    url = urlsplit(server.rest)
+    with socket.create_connection((url.hostname, url.port), timeout=60) as client:
+        client.sendall(b"GET /v1/models/calculator HTTP/1.1\r\nhost: x\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: client.recv(1 << 16), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(body)["model_version_status"]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ KNOWN = {"google": {"protobuf"}, "ray": {"ray"}, "torch": {"torch"}, "torchax": 
 COMPANIONS = {
     "pydantic_core": "pydantic",
     "jaxlib": "jax",
-    "envoy": "pyvoy",
-    "find_libpython": "pyvoy",
     "google_crc32c": "tpuserve-formats",
 }
 # Packages that code uses only where a user has installed them, and development tools.

@@ -101,7 +101,7 @@ class ConsoleHouse:
         started_s = ended_s - latency_s
         self.slow.watch(
             RequestRecord(
-                "rest", "Predict", "m", 3, "serving_default", Code.OK, 0.0, started_s, started_s, ended_s, 1e9,
+                "rest", "Predict", "m", 3, "serving_default", Code.OK, started_s, started_s, ended_s, 1e9,
                 is_cached=False, times=(), request_id=request_id,
             )
         )  # fmt: skip

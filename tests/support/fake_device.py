@@ -184,7 +184,6 @@ class RecordingMetrics:
         self.batches: list[tuple[int, int]] = []
         self.dropped: list[str] = []
         self.dropped_priorities: list[Priority] = []
-        self.refused: Counter[str] = Counter()
         self.states: list[tuple[int, State]] = []
         self.warmups: list[tuple[int, int]] = []
         self.finish_errors_s: list[float] = []
@@ -255,9 +254,6 @@ class RecordingMetrics:
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         self.dropped.append(reason)
         self.dropped_priorities.append(priority)
-
-    def requests_refused(self, *, by: str, count: int) -> None:
-        self.refused[by] += count
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         self.states.append((servable.version, state))

@@ -132,9 +132,6 @@ class FakeMetrics:
     def task_dropped(self, **measured: object) -> None:
         raise AssertionError("front-ends drop no tasks")
 
-    def requests_refused(self, **measured: object) -> None:
-        raise AssertionError("front-ends refuse no requests before they read them")
-
     def version_changed(self, **measured: object) -> None:
         raise AssertionError("front-ends change no versions")
 

@@ -1,18 +1,18 @@
 """Overload gates that accept every request, or refuse every request."""
 
-from tests.support.fakes import FakeMetrics
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.traffic import Traffic
 
 # No version serves, so none refuses.
-OPEN_GATE = OverloadGate(tuple, FakeMetrics(), SystemClock())
+OPEN_GATE = OverloadGate(tuple, Traffic(), SystemClock())
 
 
 class ClosedGate(OverloadGate):
     """A gate that expects each request to be 0.25 s late, at first or only when it is checked again."""
 
     def __init__(self, *, at_first: bool = True) -> None:
-        super().__init__(tuple, FakeMetrics(), SystemClock())
+        super().__init__(tuple, Traffic(), SystemClock())
         self._is_late = at_first
 
     @property

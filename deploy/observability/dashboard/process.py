@@ -1,9 +1,9 @@
-"""The row of the server's process and of Envoy."""
+"""The row of the server's process."""
 
 from deploy.observability.dashboard.panels import Panel, Query, Row
 
 PROCESS = Row(
-    "Process and Envoy",
+    "Process",
     [
         Panel(
             "CPU cores in use",
@@ -29,50 +29,22 @@ PROCESS = Row(
         ),
         Panel(
             "Connections",
-            "Connections of clients to Envoy. Many new ones per second with few requests: clients do not keep them.",
+            "Open files, nearly all of which are connections, and --max_connections. At the limit, new clients wait.",
             [
-                Query("sum(envoy_http_downstream_cx_active{<server>})", "open"),
-                Query("sum(envoy_http_downstream_cx_ssl_active{<server>})", "open with TLS"),
-                Query("sum(rate(envoy_http_downstream_cx_total{<server>}[rate]))", "new per second"),
+                Query('process_open_fds{<server>, job="tpuserve"}', "{{instance}} open files"),
+                Query("tpuserve_max_connections{<server>}", "{{instance}} limit"),
             ],
         ),
         Panel(
-            "Broken connections and requests",
-            "Requests per second that ended early, on Envoy. rx: clients left. tx: the server ended them. Timeouts: "
-            "clients send slowly. Refused: --max_connections or --max_heap_bytes is reached.",
-            [
-                Query("sum(rate(envoy_http_downstream_rq_rx_reset{<server>}[rate]))", "rx reset"),
-                Query("sum(rate(envoy_http_downstream_rq_tx_reset{<server>}[rate]))", "tx reset"),
-                Query("sum(rate(envoy_http_downstream_cx_protocol_error{<server>}[rate]))", "protocol error"),
-                Query("sum(rate(envoy_http_downstream_rq_timeout{<server>}[rate]))", "slow body"),
-                Query("sum(rate(envoy_http_downstream_rq_header_timeout{<server>}[rate]))", "slow headers"),
-                Query("sum(rate(envoy_http_downstream_rq_too_large{<server>}[rate]))", "too large"),
-                Query("sum(rate(envoy_http_downstream_rq_overload_close{<server>}[rate]))", "refused, memory"),
-                Query(
-                    "sum(rate(envoy_listener_downstream_global_cx_overflow{<server>}[rate]))", "refused, connections"
-                ),
-            ],
-            unit="ops",
-        ),
-        Panel(
-            "Memory of Envoy",
-            "Heap of Envoy, and the received and unsent bytes in it. Unsent: clients read their responses slowly.",
-            [
-                Query("sum(envoy_server_memory_physical_size{<server>})", "in memory"),
-                Query("sum(envoy_server_memory_allocated{<server>})", "allocated"),
-                Query("sum(envoy_http_downstream_cx_rx_bytes_buffered{<server>})", "received"),
-                Query("sum(envoy_http_downstream_cx_tx_bytes_buffered{<server>})", "unsent"),
-            ],
-            unit="bytes",
+            "Requests by version of HTTP",
+            "Requests per second that arrived, also those that the server refused. gRPC needs version 2.",
+            [Query("sum by (http_version) (rate(tpuserve_http_requests_total{<server>}[rate]))", "{{http_version}}")],
+            unit="reqps",
         ),
         Panel(
             "Gaps in the metrics",
-            "Series that the page omits because there are too many, and pages without Envoy's metrics. Above 0, this "
-            "dashboard is incomplete.",
-            [
-                Query("sum by (metric) (tpuserve_metrics_omitted_series{<server>})", "{{metric}} series"),
-                Query("sum by (source) (rate(tpuserve_metrics_source_failures_total{<server>}[rate]))", "{{source}}"),
-            ],
+            "Series that the page omits because there are too many. Above 0, this dashboard is incomplete.",
+            [Query("sum by (metric) (tpuserve_metrics_omitted_series{<server>})", "{{metric}} series")],
         ),
         Panel(
             "Dropped log events",
@@ -93,7 +65,7 @@ PROCESS = Row(
         ),
         Panel(
             "Builds",
-            "Version of the server, of Python, and the host. All servers should have the same.",
+            "Versions of the server and of Python. All servers should have the same.",
             [Query("tpuserve_build_info{<server>}")],
             kind="table",
         ),

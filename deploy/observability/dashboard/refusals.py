@@ -19,12 +19,9 @@ REFUSALS = Row(
         ),
         Panel(
             "Refused before they were read",
-            "Requests per second that the server or Envoy refused under overload by their deadline, and those over "
-            "--max_requests_per_second.",
-            [
-                Query("sum by (by) (rate(tpuserve_refused_requests_total{<server>}[rate]))", "{{by}}"),
-                Query("sum(rate(envoy_http_local_rate_limit_rate_limited{<server>}[rate]))", "rate limit"),
-            ],
+            "Requests per second that the server refused before it read them. too_late: add replicas. rate: they are "
+            "over --max_requests_per_second.",
+            [Query("sum by (reason) (rate(tpuserve_refused_requests_total{<server>}[rate]))", "{{reason}}")],
             unit="reqps",
         ),
         Panel(
@@ -48,8 +45,7 @@ REFUSALS = Row(
         ),
         Panel(
             "Hung runs",
-            "Runs that exceeded --run_timeout_seconds, per model. The server replaces itself on the Envoy host; "
-            "restart it on the Python host.",
+            "Runs that exceeded --run_timeout_seconds, per model. The server replaces its process.",
             [Query("sum by (model_name) (tpuserve_hung_runs_total{<version>})", "{{model_name}}")],
         ),
         Panel(

@@ -11,8 +11,8 @@ STAGES = Row(
         Panel(
             "Mean time of a request by stage",
             "The stages of docs/how-to/operate/slow-requests.md, added up. queue or batch: overload, or the batching "
-            "parameters. execute: the model. decode or encode: the size of the messages. host or resume: the CPU "
-            "is busy.",
+            "parameters. execute: the model. decode or encode: the size of the messages. resume: the CPU is "
+            "busy.",
             [
                 Query(
                     f"{_STAGE_SECONDS} / ignoring (stage) group_left () "

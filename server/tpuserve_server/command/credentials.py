@@ -1,4 +1,4 @@
-"""The files of credentials, as the settings name them. Light imports only: the supervisor of Envoy checks them, too."""
+"""The files of credentials, as the settings name them. Light imports only: the supervisor checks them, too."""
 
 import contextlib
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ Profile: TypeAlias = Literal["default", "edge"]
 # Clients on the open internet, with certificates and keys. docs/how-to/operate/edge.md gives the reasons and the costs.
 _EDGE: Final[Mapping[str, Any]] = {
     "header_timeout_seconds": 15.0,
-    # Streams as in Envoy's recommendation for the edge. Clients beyond a NAT leave connections behind.
+    # Streams as Envoy recommends for the edge. Clients beyond a NAT leave connections behind.
     "grpc_channel_arguments": (
         ("grpc.max_concurrent_streams", 100),
         ("grpc.max_connection_idle_ms", 300_000),

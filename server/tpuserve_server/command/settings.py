@@ -1,7 +1,7 @@
 """Settings of `tpuserve serve`: the options of every part, from flags, the environment or `start`.
 
 A field of an options class declares each flag (`core/setting.py`). This module imports no heavy modules, because the
-supervisor of Envoy and `tpuserve_server.start` import it.
+supervisor and `tpuserve_server.start` import it.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from tpuserve_server.telemetry.access_log_options import AccessLogOptions
 from tpuserve_server.telemetry.tracing.options import TracingOptions
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
-# Environment variables in which the supervisor of the Envoy host passes its decisions to the serving process.
+# Environment variable in which the supervisor passes the settings to the serving process.
 SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
 
 

@@ -4,9 +4,7 @@ import gc
 
 # Container allocations minus deallocations between collections. A request makes about fifty, which are freed by
 # reference count. At 700, the default before Python 3.13, the collector would traverse the objects of a few dozen
-# requests and find no garbage. On the Python host, however, grpcio leaves a cycle of six objects behind each call
-# (`_find_method_handler`, whose inner function refers to itself). Collecting many at once stops all threads: 20,000
-# take 5 ms.
+# requests and find no garbage. Much garbage at once stops all threads: 20,000 objects take 5 ms.
 _THRESHOLDS = (2_000, 20, 50)
 
 

@@ -117,10 +117,6 @@ class Metrics(Protocol):
         """Record a request that did not run. `reason` is `expired`, `cancelled`, `queue_full`, `too_late` or `hung`."""
         ...
 
-    def requests_refused(self, *, by: str, count: int) -> None:
-        """Record requests that were refused under overload before they were read, by the `server` or by `envoy`."""
-        ...
-
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """Record that a version entered `state`."""
         ...

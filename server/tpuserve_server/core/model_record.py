@@ -11,7 +11,6 @@ from tpuserve_server.core.types import LoadProgress, Pending, ServableId, State,
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
-_ON_THE_WAY = {State.START, State.LOADING, State.UNLOADING}
 
 
 @dataclass(slots=True, eq=False)

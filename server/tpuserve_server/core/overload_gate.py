@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.loader import Loaded, LoadedVersion
-from tpuserve_server.core.metrics import Metrics
+from tpuserve_server.core.traffic import Traffic
 
 
 class OverloadGate:
@@ -12,13 +12,13 @@ class OverloadGate:
 
     It refuses a deadline only while each version that serves would refuse a request of high priority. Ensembles,
     versions with a response cache and signatures with a latency objective refuse nothing here. A refusal costs much
-    less than one that knows the model. Any thread may call all methods.
+    less than one that knows the model. The thread of the host's event loop owns it.
     """
 
-    def __init__(self, serving: Callable[[], Sequence[Loaded]], metrics: Metrics, clock: Clock) -> None:
-        """Ask `serving` for the versions that answer requests."""
+    def __init__(self, serving: Callable[[], Sequence[Loaded]], traffic: Traffic, clock: Clock) -> None:
+        """Ask `serving` for the versions that answer requests, and count refusals in `traffic`."""
         self._serving = serving
-        self._metrics = metrics
+        self._traffic = traffic
         self._clock = clock
 
     @property
@@ -41,7 +41,7 @@ class OverloadGate:
             return 0.0
         lateness_s = self._least_lateness_s(deadline)
         if lateness_s:
-            self._metrics.requests_refused(by="server", count=1)
+            self._traffic.refused["too_late"] += 1
         return lateness_s
 
     def _least_lateness_s(self, deadline: Deadline) -> float:

@@ -30,10 +30,10 @@ class WatchdogOptions:
         float,
         Setting(
             "Operations",
-            "Time that a hung run has left to end, in seconds; the Envoy host then drains and starts a new process. 0: "
+            "Time that a hung run has left to end, in seconds; the server then drains and starts a new process. 0: "
             "never.",
             name="replace_hung_after_seconds",
-            page="time that a hung run has left to end, in seconds; the Envoy host then drains and starts a new "
+            page="time that a hung run has left to end, in seconds; the server then drains and starts a new "
             "process; 0: never ([Hung runs](../how-to/operate/run.md#hung-runs))",
             at_least=0,
             at_most=MAX_WAIT_S,

@@ -22,8 +22,7 @@ class GuardedUnary:
 
     A host calls `admit` once for each call, before it reads the message or allocates memory for it. The host then runs
     the returned handler in the same task and with the same context. `admit` raises ServingError for a refused call, and
-    the host must not read the message of that call. An admission must not wait for the client: the Envoy host detects
-    no disconnect and no deadline during it.
+    the host must not read the message of that call. An admission must not wait for the client, which may have left.
     """
 
     admit: Callable[[CallContext], Awaitable[UnaryHandler]]

@@ -16,7 +16,7 @@ _TEXT: Final = ("text/plain", "text/*", "*/*")
 
 
 class Scrapes:
-    """Renders the pages. A page takes milliseconds to a second, so all clients that wait share it."""
+    """Renders the pages. A page takes milliseconds, so all clients that wait share it."""
 
     def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
         """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""

@@ -1,8 +1,10 @@
 """Listen addresses: their sockets and their text form."""
 
 import contextlib
+import ctypes
 import errno
 import socket
+import struct
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -15,6 +17,11 @@ from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
+# asm-generic/socket.h; the socket module has no name for it.
+_SO_ATTACH_FILTER = 26
+_BPF_RETURN = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h: the filter keeps no byte of a packet.
+# By field of `Listening`.
+_PROTOCOLS = {"grpc": "gRPC", "rest": "REST", "grpc_socket": "gRPC"}
 # Time after which the kernel looks for a silent client, and time for its answer.
 _KEEPALIVE_S = 300
 _KEEPALIVE_TIMEOUT_S = 20
@@ -38,9 +45,9 @@ def bound(options: HostOptions, file: SocketFile | None) -> Iterator[dict[str, s
         raise HostError("--reuse_port works on Linux only: other systems do not share a port among servers.")
     with contextlib.ExitStack() as stack:
         sockets: dict[str, socket.socket] = {}
-        for name, what, port in (("grpc", "gRPC", options.grpc_port), ("rest", "REST", options.rest_port)):
+        for name, port in (("grpc", options.grpc_port), ("rest", options.rest_port)):
             if port is not None:
-                sockets[name] = stack.enter_context(_bind(options, port, what))
+                sockets[name] = stack.enter_context(_bind(options, port, _PROTOCOLS[name]))
         if file is not None:
             file.check()
             sockets["grpc_socket"] = unix = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -48,8 +55,8 @@ def bound(options: HostOptions, file: SocketFile | None) -> Iterator[dict[str, s
         yield sockets
 
 
-def listen(bound: socket.socket) -> None:
-    """Let clients connect to a bound socket.
+def listen(name: str, bound: socket.socket) -> None:
+    """Let clients connect to a bound socket. `name` is its field of `Listening`.
 
     Raises:
         HostError: another process listens on its address since.
@@ -57,7 +64,20 @@ def listen(bound: socket.socket) -> None:
     try:
         bound.listen(BACKLOG)
     except OSError as error:
-        raise cannot_listen(join(*bound.getsockname()[:2]), "requests", error) from error
+        raise cannot_listen(join(*bound.getsockname()[:2]), _PROTOCOLS[name], error) from error
+
+
+def ignore_new_connections(listening: socket.socket) -> None:
+    """Ignore clients that begin to connect to a TCP socket (Linux).
+
+    The kernel would reset connections that are in the queue of a socket when it closes. A client that it ignores
+    begins again after a second, and then connects to another server of the port, or is refused.
+    """
+    if sys.platform != "linux" or listening.family == socket.AF_UNIX:
+        return
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # sock_filter
+    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
+    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tpuserve_server.core.overload_gate import OverloadGate
+    from tpuserve_server.core.traffic import Traffic
 
 MEBIBYTE = 1 << 20
 
@@ -167,6 +168,11 @@ class Application(Protocol):
     @property
     def sending(self) -> SendingBudget:
         """The budget of all responses that clients have not read. Hosts charge them."""
+        ...
+
+    @property
+    def traffic(self) -> "Traffic":
+        """Hosts count every request in it."""
         ...
 
     @property

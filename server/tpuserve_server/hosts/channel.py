@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -31,8 +31,8 @@ class ProcessSetup:
 
     # Without TLS: other processes may read the environment, so it must not contain a key.
     options: HostOptions
-    # Descriptors of the bound sockets.
-    sockets: Sequence[int]
+    # Descriptors of the bound sockets, by their field of `Listening`.
+    sockets: Mapping[str, int]
     # Descriptor of the process's end of the channel.
     channel: int
     # Descriptor of the lock on the server's directory. The process holds it until its end.

@@ -49,7 +49,7 @@ class Child:
         cls,
         module: str,
         options: HostOptions,
-        sockets: Iterable[socket.socket],
+        sockets: Mapping[str, socket.socket],
         lock: int,
         environment: Mapping[str, str],
         *,
@@ -64,7 +64,7 @@ class Child:
         with theirs, _blocked(_SUPERVISORS_SIGNALS), relayed_stderr() as stderr:
             setup = ProcessSetup(
                 dataclasses.replace(options, tls=None),
-                [each.fileno() for each in sockets],
+                {name: each.fileno() for name, each in sockets.items()},
                 theirs.fileno(),
                 lock,
                 is_respawn=is_respawn,
@@ -74,7 +74,7 @@ class Child:
                 *(sys.executable, "-P", "-m", module),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=stderr.theirs,
-                pass_fds=[*setup.sockets, setup.channel, lock, stderr.log],
+                pass_fds=[*setup.sockets.values(), setup.channel, lock, stderr.log],
                 env={
                     **os.environ,
                     **environment,

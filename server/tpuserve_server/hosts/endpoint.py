@@ -1,5 +1,6 @@
 """Endpoint: the ASGI application of the server. It passes each request to gRPC or to REST, by its content type."""
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,11 @@ class Endpoint:
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
+        self._traffic = application.traffic
         self._departed = DepartedClients()
+        # The clients of connections with a call that waits for `release`.
+        self._held: set[tuple[str, int] | None] = set()
+        self._released = asyncio.Event()
         self._has_client_ca = options.tls is not None and options.tls.client_ca is not None
         self._grpc = GrpcOverAsgi(
             application.rpc,
@@ -51,19 +56,44 @@ class Endpoint:
         """Answer an HTTP request, or refuse a WebSocket."""
         if scope["type"] != "http":
             return send({"type": "websocket.close"})
+        self._traffic.requests[scope["http_version"]] += 1
         is_grpc = is_grpc_request(scope, self._rpc)
         if has_long_headers(scope):
             return refuse_headers(send, is_grpc=is_grpc)
         if self._rate is not None and self._rate.is_over(scope):
+            self._traffic.refused["rate"] += 1
             return self._rate.refuse(send, is_grpc=is_grpc)
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
         send = self._responses.charged(scope, send)
         if is_grpc:
+            if self._rest.farewell:
+                return self._hold(scope, receive, send)
             return self._grpc(scope, receive, send)
         if scope["http_version"] == "1.1":
             receive = self._departed.receive(scope, receive)
         return self._rest(scope, receive, send)
+
+    async def _hold(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer a call, and keep the task of one answered call of each connection until `release`.
+
+        The server closes a connection without tasks as soon as it has said GOAWAY, and calls on their way would fail.
+        With a task, it refuses them first, and clients retry refused calls by themselves (RFC 9113, 8.7).
+        """
+        await self._grpc(scope, receive, send)
+        client = scope.get("client")
+        if client not in self._held:
+            self._held.add(client)
+            await self._released.wait()
+
+    def release(self) -> None:
+        """End the tasks that wait for it."""
+        self._released.set()
+
+    @property
+    def holds(self) -> bool:
+        """Whether tasks wait for `release`."""
+        return bool(self._held)
 
     @property
     def farewells(self) -> int:

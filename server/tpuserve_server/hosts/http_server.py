@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import h2corn
 import h2corn._lib
 
-from tpuserve_server.hosts.addresses import listen
+from tpuserve_server.hosts.addresses import ignore_new_connections, listen
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
+from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS
 from tpuserve_server.hosts.limits import (
     IDLE_CONNECTION_S,
     MAX_HEADERS_COUNT,
@@ -39,9 +40,13 @@ _log = logging.getLogger(__name__)
 # Bytes of requests that a client may send before the application reads them, for a stream and for a connection.
 WINDOW_BYTES: Final = 1 << 20
 # h2corn's limits on headers end the connection. They are above the application's limit, which refuses one request.
-_MAX_HEADER_BYTES: Final = 256 << 10
+_MAX_HEADER_BYTES: Final = 128 << 10
 # Time in which clients with kept connections learn from a response to connect again.
 FAREWELL_S: Final = 2.0
+# Time in which calls that were on their way are refused after GOAWAY: longer than most network round trips.
+_REFUSAL_S: Final = 0.5
+# Time for a TLS handshake, and for the first bytes of a request.
+_HANDSHAKE_S: Final = 10.0
 # The owner of the server ends it sooner.
 _FOREVER_S: Final = 86400.0
 
@@ -55,12 +60,21 @@ class Endpoint(Protocol):
     # Responses that have asked for it.
     farewells: int
 
+    @property
+    def holds(self) -> bool:
+        """Whether tasks of answered calls wait for `release`, so that their connections outlive GOAWAY."""
+        ...
+
     def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> "Awaitable[None]":
         """Answer one scope."""
         ...
 
     def say_farewell(self) -> None:
-        """Ask clients of HTTP/1.1 with every response to close their connection."""
+        """Ask clients of HTTP/1.1 with every response to close their connection, and hold calls of HTTP/2."""
+        ...
+
+    def release(self) -> None:
+        """End the tasks that wait for it."""
         ...
 
 
@@ -75,6 +89,9 @@ class _Generation:
     async def end(self) -> None:
         """Accept no more connections, and wait until those that are open have sent their last response."""
         self.server.shutdown()
+        if self.endpoint.holds:
+            await asyncio.sleep(_REFUSAL_S)
+        self.endpoint.release()
         await asyncio.wait({self.serving})
 
 
@@ -86,9 +103,9 @@ class HttpServer:
     """
 
     def __init__(
-        self, make_endpoint: Callable[[], Endpoint], sockets: Sequence[socket.socket], options: HostOptions
+        self, make_endpoint: Callable[[], Endpoint], sockets: Mapping[str, socket.socket], options: HostOptions
     ) -> None:
-        """Serve `sockets`, which are bound, with one endpoint for each generation."""
+        """Serve `sockets`, bound and by their field of `Listening`, with one endpoint for each generation."""
         self._make_endpoint = make_endpoint
         self._sockets = sockets
         self._config = _config(options)
@@ -107,8 +124,8 @@ class HttpServer:
         Raises:
             HostError: an address or the certificates cannot be used.
         """
-        for each in self._sockets:
-            listen(each)
+        for name, each in self._sockets.items():
+            listen(name, each)
         self._generations = await self._start(tls)
         self._tls = tls
         self._schedule_renewal()
@@ -131,6 +148,11 @@ class HttpServer:
         for generation in self._generations:
             generation.endpoint.say_farewell()
 
+    def accept_no_more(self) -> None:
+        """Let new connections wait in the network until `close`, but accept those that are complete."""
+        for each in self._sockets.values():
+            ignore_new_connections(each)
+
     def take_farewells(self) -> int:
         """Return the number of responses that have asked for it since the last call."""
         taken = 0
@@ -144,7 +166,7 @@ class HttpServer:
         self._is_closing = True
         if self._aging is not None:
             self._aging.cancel()
-        for each in self._sockets:
+        for each in self._sockets.values():
             each.close()
         await asyncio.gather(*(generation.end() for generation in self._generations), *self._tasks)
 
@@ -177,8 +199,8 @@ class HttpServer:
 
     async def _start(self, tls: TlsOptions | None) -> list[_Generation]:
         """Start a server for the TCP sockets, and one for the UNIX socket, which h2corn serves only without TLS."""
-        unix = [each for each in self._sockets if each.family == socket.AF_UNIX]
-        tcp = [each for each in self._sockets if each.family != socket.AF_UNIX]
+        unix = [each for each in self._sockets.values() if each.family == socket.AF_UNIX]
+        tcp = [each for each in self._sockets.values() if each.family != socket.AF_UNIX]
         groups = [(tcp, tls), (unix, None)] if tls is not None else [([*tcp, *unix], None)]
         return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
 
@@ -216,7 +238,17 @@ def _config(options: HostOptions) -> h2corn.Config:
         h2_initial_connection_window_size=WINDOW_BYTES,
         # The application has limits of its own, and answers with its own errors.
         max_request_body_size=0,
-        timeout_handshake=options.header_timeout_s,
+        # By default, messages of gRPC may pause for ever.
+        request_policies=tuple(
+            h2corn.RequestPolicy(
+                path=path,
+                max_request_body_size=0,
+                timeout_request_body_idle=REQUEST_TIMEOUT_S,
+                h2_timeout_response_stall=options.write_timeout_s,
+            )
+            for path in sorted(INFERENCE_METHODS)
+        ),
+        timeout_handshake=min(options.header_timeout_s, _HANDSHAKE_S),
         timeout_request_header=options.header_timeout_s,
         timeout_request_body_idle=REQUEST_TIMEOUT_S,
         timeout_keep_alive=idle_ms / 1000,

@@ -27,8 +27,11 @@ DRAIN_UNREAD_S: Final = 5.0
 
 
 def find_connection_limit(options: HostOptions) -> int:
-    """Return the connections that this process accepts. Each takes a file descriptor."""
+    """Return the connections that a generation of the HTTP server accepts. Each takes a file descriptor.
+
+    Two generations at once need twice as many.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return options.max_connections
-    return max(1, min(options.max_connections, soft - _RESERVED_FILES))
+    return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // 2))

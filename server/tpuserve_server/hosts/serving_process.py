@@ -104,7 +104,7 @@ class ServingProcess:
         self._in_flight = InFlight()
         self._handover = Handover(options)
         rate = RateLimit(options.max_requests_per_s) if options.max_requests_per_s else None
-        sockets = [socket.socket(fileno=descriptor) for descriptor in setup.sockets]
+        sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in setup.sockets.items()}
         self._server = HttpServer(lambda: Endpoint(application, options, self._in_flight, rate), sockets, options)
         self._certificates = (
             None
@@ -180,11 +180,14 @@ class ServingProcess:
         # The operator's delay is for load balancers. They have already seen that this process is not ready.
         delay_s = 0 if leaving is _Leaving.REPLACED else self._options.drain_delay_s
         has_successor, _ = await asyncio.gather(self._handover.end(), asyncio.sleep(delay_s))
-        timeout_s = self._options.drain_timeout_s
+        if leaving is not _Leaving.REPLACED:
+            # Otherwise the sockets stay open for the next process.
+            self._server.accept_no_more()
+        timeout_s, code = self._options.drain_timeout_s, 0
         try:
             async with asyncio.timeout(timeout_s):
                 await self._say_farewell(FAREWELL_S if has_successor else min(_FAREWELL_S, timeout_s / 2))
-                is_complete = await self._finish()
+                await self._finish()
         except TimeoutError:
             _log.error(
                 "Cancelled the requests that were still in flight after %g s: %d without a complete response",
@@ -195,8 +198,8 @@ class ServingProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CUT_TIMEOUT_S):
                     await self._finish()
-            is_complete = False
-        await self._end(ORPHANED if leaving is _Leaving.ORPHANED else 0 if is_complete else LOST_REQUESTS)
+            code = LOST_REQUESTS
+        await self._end(ORPHANED if leaving is _Leaving.ORPHANED else code)
 
     async def _say_farewell(self, timeout_s: float) -> None:
         """Wait until busy clients have got a response that asks them to connect again."""
@@ -206,14 +209,12 @@ class ServingProcess:
                 while self._server.take_farewells():  # noqa: ASYNC110  # It looks back at what came while it slept.
                     await asyncio.sleep(_BUSY_S)
 
-    async def _finish(self) -> bool:
-        """Wait for the calls in flight. Return whether all clients have then read their responses."""
+    async def _finish(self) -> None:
+        """Wait for the calls in flight, and briefly until clients have read the last bytes of their responses."""
         closing = asyncio.ensure_future(self._server.close())
+        self._application.sending.shorten_timeout(DRAIN_UNREAD_S)
         await self._in_flight.finish()
         await asyncio.wait({closing}, timeout=DRAIN_UNREAD_S)
-        if not closing.done():
-            _log.error("Some clients have read nothing of their responses for %g s", DRAIN_UNREAD_S)
-        return closing.done()
 
     async def _end(self, code: int) -> None:
         """Stop the application and end the process."""

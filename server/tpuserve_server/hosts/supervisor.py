@@ -132,7 +132,7 @@ class _Supervisor:
             LAST_END_VARIABLE: self._last_end,
         }
         self._child = child = await Child.start(
-            self._module, self._options, self._sockets.values(), self._folder.lock, environment, is_respawn=is_respawn
+            self._module, self._options, self._sockets, self._folder.lock, environment, is_respawn=is_respawn
         )
         announcing = asyncio.create_task(self._announce(child))
         try:
@@ -152,7 +152,7 @@ class _Supervisor:
 
     async def _announce(self, child: Child) -> None:
         await child.open.wait()
-        if self._file is not None:
+        if self._file is not None and not self._last_end:
             self._file.publish()
         child.announce(listening(self._options, self._sockets, self._file))
         report("READY")

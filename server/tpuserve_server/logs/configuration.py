@@ -32,8 +32,6 @@ def configure_logging(log_format: LogFormat = "auto") -> None:
     formatter = line_formatter(choose_format(log_format, descriptor), colors=has_colors(descriptor, os.environ))
     root.addHandler(BackgroundHandler(descriptor, formatter))
     root.setLevel(level)
-    # uvicorn's messages repeat the banner.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     sys.excepthook = _log_exception
     threading.excepthook = _log_thread_exception

@@ -21,7 +21,7 @@ from tpuserve_server.logs.logger_names import COMMAND
 def _without_rich() -> Iterator[None]:
     """Hide rich during the import of structlog, which uses it for tracebacks if it is installed.
 
-    The supervisor of Envoy would start 60 ms later, and these tracebacks show the values of variables.
+    The supervisor would start 60 ms later, and these tracebacks show the values of variables.
     """
     if "rich" in sys.modules:
         yield

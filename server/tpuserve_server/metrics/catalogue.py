@@ -44,9 +44,9 @@ DROPPED: Final = Family(
 REFUSED: Final = Family(
     "tpuserve_refused_requests_total",
     "counter",
-    ("by",),
-    "Requests refused under overload by their deadline, before their message was read and their model known. "
-    "server: the predicted finish was too late. envoy: a share of the requests, which the server sets.",
+    ("reason",),
+    "Requests refused before their message was read and their model known. too_late: their predicted finish was after "
+    "their deadline. rate: they were over --max_requests_per_second.",
 )
 
 QUEUE_REQUESTS: Final = Family(
@@ -232,6 +232,19 @@ SERVER_STATE: Final = Family(
     "/readyz. draining: the server stops.",
 )
 BUILD_INFO: Final = Family("tpuserve_build_info", "gauge", ("version", "python"), "1. The labels are the versions.")
+HTTP_REQUESTS: Final = Family(
+    "tpuserve_http_requests_total",
+    "counter",
+    ("http_version",),
+    "Requests that arrived, refused ones and those for pages included. gRPC needs version 2.",
+)
+MAX_CONNECTIONS: Final = Family(
+    "tpuserve_max_connections",
+    "gauge",
+    (),
+    "Client connections that the server accepts: --max_connections, or less if the process may open fewer files. "
+    "process_open_fds counts the open ones, and the files of models.",
+)
 BUDGET_BYTES: Final = Family(
     "tpuserve_budget_bytes",
     "gauge",
@@ -297,13 +310,6 @@ OMITTED: Final = Family(
     ("metric",),
     "Series of a gauge that the page omits, because the gauge has more than 1000.",
 )
-SOURCE_FAILURES: Final = Family(
-    "tpuserve_metrics_source_failures_total",
-    "counter",
-    ("source",),
-    "Pages that lacked the metrics of another part of the host, because it did not respond in time.",
-)
-
 # Metrics by the section of the documentation.
 CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     "Requests": (REQUESTS, REQUEST_LATENCY, IN_FLIGHT, STAGE_SECONDS, STAGE_REQUESTS, DROPPED, REFUSED),
@@ -336,6 +342,8 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     "Server": (
         SERVER_STATE,
         BUILD_INFO,
+        HTTP_REQUESTS,
+        MAX_CONNECTIONS,
         BUDGET_BYTES,
         BUDGET_REFUSALS,
         CUT_RESPONSES,
@@ -345,7 +353,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     ),
     "Request log": (LOG_RECORDS, LOG_DROPPED),
     "Traces": (TRACES_EXPORTED, TRACES_DROPPED),
-    "Metrics page": (OMITTED, SOURCE_FAILURES),
+    "Metrics page": (OMITTED,),
 }
 
 # Meanings of the label values, by label. `le` of histograms is Prometheus' own.
@@ -358,12 +366,11 @@ LABELS: Final[Mapping[str, str]] = {
     "method": "name of the method in TensorFlow Serving's API or in the Open Inference Protocol, such as Predict",
     "protocol": "grpc, rest",
     "code": "canonical code of gRPC, such as OK or NOT_FOUND, also over REST",
-    "stage": "host (from Envoy to the application), receive, decode, queue, batch (the rows are joined), execute, "
+    "stage": "receive, decode, queue, batch (the rows are joined), execute, "
     "resume (back to the event loop), encode; cache for a response from the cache. "
     "[Slow requests](../how-to/operate/slow-requests.md) explains them",
-    "reason": "why a request was dropped, see the metric",
+    "reason": "why a request was dropped or refused, see the metric",
     "priority": "high, low",
-    "by": "server, envoy",
     "bucket": "rows of a batch with padding",
     "lengths": "padded lengths of the sequences of a batch; empty without sequences",
     "outcome": "loaded, failed",
@@ -372,9 +379,8 @@ LABELS: Final[Mapping[str, str]] = {
     "kind": "in_use, peak, limit",
     "state": "starting, ready, not_ready, draining",
     "python": "version of Python",
-    "host": "envoy, python",
+    "http_version": "1.1, 2",
     "budget": "receiving, sending, decoded, response",
     "certificate": "server, client_ca",
     "metric": "name of a metric",
-    "source": "envoy",
 }

@@ -1,7 +1,7 @@
 """Pages in Prometheus' text format 0.0.4 as parts of an OpenMetrics page.
 
-The pages are those of upstream and of Envoy, which have only TYPE lines and samples. OpenMetrics requires that counters
-end in `_total`, so others become `unknown`, which keeps their names. Prometheus treats both alike.
+The page is upstream's, which has only TYPE lines and samples. OpenMetrics requires that counters end in `_total`, so
+others become `unknown`, which keeps their names. Prometheus treats both alike.
 """
 
 import re

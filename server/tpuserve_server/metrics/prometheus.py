@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: this server's names, TensorFlow Serving's, and those of other parts of the host.
+"""Metrics for Prometheus: this server's names and TensorFlow Serving's.
 
 prometheus_client's own instruments take a lock and look up labels at every use. This module instead fills its families
 with the values of cheaper histograms, when a client requests the page.
@@ -25,7 +25,6 @@ from tpuserve_server.metrics.limit import MOST_SERIES, servable_labels, version_
 from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.metrics.request_measurements import RequestKey
 from tpuserve_server.metrics.series import Key
-from tpuserve_server.metrics.sources import Sources
 from tpuserve_server.metrics.upstream import upstream_page
 
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
@@ -38,19 +37,17 @@ class PrometheusMetrics(Measurements, Collector):
     def __init__(self) -> None:
         """Create empty metrics and their registry."""
         super().__init__()
-        self.sources = Sources()
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def render(self) -> tuple[bytes, str]:
-        """Return the page in the text format 0.0.4, and its content type. One thread at a time; blocks for sources."""
-        others = f"{upstream_page(self)}{self.sources.read()}"
-        return f"{text_page(self.registry.collect())}{others}".encode(), CONTENT_TYPE_PLAIN_0_0_4
+        """Return the page in the text format 0.0.4, and its content type."""
+        return f"{text_page(self.registry.collect())}{upstream_page(self)}".encode(), CONTENT_TYPE_PLAIN_0_0_4
 
     def render_open_metrics(self) -> tuple[bytes, str]:
-        """Return the page as OpenMetrics 1.0.0, with exemplars, and its content type. See `render`."""
-        others = open_metrics.as_open_metrics(f"{upstream_page(self)}{self.sources.read()}")
+        """Return the page as OpenMetrics 1.0.0, with exemplars, and its content type."""
+        others = open_metrics.as_open_metrics(upstream_page(self))
         own = open_metrics_page(self.registry.collect())
         return f"{own}{others}{open_metrics.END}".encode(), open_metrics.CONTENT_TYPE
 
@@ -90,7 +87,7 @@ class PrometheusMetrics(Measurements, Collector):
             ((*servable_labels(servable), reason, priority.name.lower()), count)
             for (servable, reason, priority), count in self.dropped().items()
         )
-        yield catalogue.REFUSED.valued(((refuser,), count) for refuser, count in self.refused().items())
+        yield catalogue.REFUSED.valued(((reason,), count) for reason, count in self.server.refused().items())
 
     def _batch_families(self) -> Iterator[Metric]:
         batches, queued = self.batches, self.server.queued()
@@ -168,6 +165,9 @@ class PrometheusMetrics(Measurements, Collector):
         builds = () if build is None else (((build.version, build.python), 1),)
         yield catalogue.SERVER_STATE.valued(((state.value,), is_in) for state, is_in in self.server.states().items())
         yield catalogue.BUILD_INFO.valued(builds)
+        yield catalogue.HTTP_REQUESTS.valued(((version,), count) for version, count in self.server.requests().items())
+        most = self.server.max_connections()
+        yield catalogue.MAX_CONNECTIONS.valued(() if most is None else (((), most),))
         yield catalogue.BUDGET_BYTES.valued((key, count) for key, count in self.server.budget_bytes().items())
         yield catalogue.BUDGET_REFUSALS.valued(((key,), count) for key, count in self.server.budget_refusals().items())
         yield catalogue.CUT_RESPONSES.valued(((key,), count) for key, count in self.server.cut_responses().items())
@@ -186,7 +186,6 @@ class PrometheusMetrics(Measurements, Collector):
             ((model,), count) for (model, outcome), count in logged.items() if outcome == "written"
         )
         yield catalogue.LOG_DROPPED.valued((key, count) for key, count in logged.items() if key[1] != "written")
-        yield catalogue.SOURCE_FAILURES.valued(((name,), count) for name, count in self.sources.failures().items())
 
 
 def _by_version(family: Family, values: Mapping[ServableId, float]) -> Metric:

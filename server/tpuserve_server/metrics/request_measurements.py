@@ -42,7 +42,6 @@ class RequestMeasurements:
 
     def __init__(self) -> None:
         """Start with no measurements."""
-        self._refused = Counts[str](lambda _: OTHER)
         self._stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
         self._stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
         self._traced = Counts[str](lambda _: OTHER)
@@ -98,10 +97,6 @@ class RequestMeasurements:
         """Record the number of tf.Examples in a request."""
         self.examples[model].add(count)
 
-    def requests_refused(self, *, by: str, count: int) -> None:
-        """Record requests that were refused before they were read."""
-        self._refused.add(by, count)
-
     def requests_traced(self, *, outcome: str, count: int) -> None:
         """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
         self._traced.add(outcome, count)
@@ -135,10 +130,6 @@ class RequestMeasurements:
     def stage_requests(self) -> Mapping[tuple[str, str], float]:
         """Return the number of requests whose stages are counted, by protocol and model."""
         return self._stage_requests.all()
-
-    def refused(self) -> Mapping[str, float]:
-        """Return the number of requests that were refused before they were read, by their refuser."""
-        return self._refused.all()
 
     def traced(self) -> dict[str, float]:
         """Return the number of traced requests, by outcome."""

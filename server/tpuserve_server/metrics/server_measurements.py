@@ -11,6 +11,7 @@ from tpuserve_server.core.build import Build
 from tpuserve_server.core.certificate_status import CertificateStatus
 from tpuserve_server.core.server_state import ServerState
 from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.traffic import Refusal, Traffic
 from tpuserve_server.core.types import ServableId, State
 
 
@@ -23,6 +24,8 @@ class ServerParts:
     build: Build
     # Events that the log of the process has dropped.
     dropped_events: Callable[[], int]
+    traffic: Traffic
+    max_connections: int
     # None without TLS.
     certificates: Callable[[], CertificateStatus | None]
 
@@ -76,6 +79,18 @@ class ServerMeasurements:
     def build(self) -> Build | None:
         """Return the versions, or None without parts."""
         return None if self._parts is None else self._parts.build
+
+    def requests(self) -> Mapping[str, int]:
+        """Return the number of requests by version of HTTP."""
+        return {} if self._parts is None else dict(self._parts.traffic.requests)
+
+    def refused(self) -> Mapping[Refusal, int]:
+        """Return the number of requests that were refused before their message was read, by reason."""
+        return {} if self._parts is None else dict(self._parts.traffic.refused)
+
+    def max_connections(self) -> int | None:
+        """Return the number of client connections that the server accepts, or None without parts."""
+        return None if self._parts is None else self._parts.max_connections
 
     def budget_bytes(self) -> Mapping[tuple[str, str], int]:
         """Return the bytes of each budget, by its name and their kind."""

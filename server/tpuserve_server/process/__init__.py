@@ -1,1 +1,1 @@
-"""Serving process, standalone or embedded in Envoy."""
+"""Programs of the serving process, and of a replica of Ray Serve."""

@@ -10,11 +10,10 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.envoy.placement import BalancerPorts, Ports, placed_config
+from deploy.envoy.placement import ENVOY, BalancerPorts, Ports, placed_config
 from tests.e2e.running_server import RunningServer
 from tests.support.free_ports import free_ports
 from tests.support.prometheus_server import wait_for
-from tpuserve_server.hosts.envoy.process import envoy_binary
 
 _STOP_TIMEOUT_S = 30.0
 
@@ -56,7 +55,7 @@ def run_balancer(folder: Path, **servers: Sequence[RunningServer]) -> Iterator[B
     placed = placed_config(own, {host: [_ports(server) for server in each] for host, each in servers.items()})
     config.write_text(json.dumps(placed))
     command = [
-        str(envoy_binary()), "--disable-hot-restart", "--concurrency", "1", "-l", "warning",
+        ENVOY, "--disable-hot-restart", "--concurrency", "1", "-l", "warning",
         "--config-path", str(config),
     ]  # fmt: skip
     with (

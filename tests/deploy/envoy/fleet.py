@@ -40,8 +40,8 @@ class Models:
         return cls(folder)
 
     @contextlib.contextmanager
-    def serve(self, host: str, name: str, *flags: str) -> Iterator[RunningServer]:
-        """Start a server on `host`, wait until the model is ready, and stop the server after the body."""
+    def serve(self, name: str, *flags: str) -> Iterator[RunningServer]:
+        """Start a server, wait until the model is ready, and stop the server after the body."""
         all_flags = (
             f"--model_config_file={self.folder / 'models.config'}", "--prefer_tflite_model", "--device=cpu",
             "--max_num_load_retries=0", "--tensorflow_intra_op_parallelism=1", *flags,

@@ -1,4 +1,4 @@
-"""Tests for a real Envoy in front of real servers of both hosts: shares, labels, refusals, retries.
+"""Tests for a real Envoy in front of real servers: shares, labels, refusals, retries.
 
 The counts are those of the servers' own metrics.
 """
@@ -48,9 +48,10 @@ class Fleet:
 @pytest.fixture(scope="module")
 def whole_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     models = Models.write(tmp_path_factory.mktemp("models"))
-    hosts = {"stable-1": "envoy", "stable-2": "python", "canary": "envoy", "shadow": "python"}
     with ExitStack() as stack:
-        *stable, canary, shadow = (stack.enter_context(models.serve(host, name)) for name, host in hosts.items())
+        *stable, canary, shadow = (
+            stack.enter_context(models.serve(name)) for name in ("stable-1", "stable-2", "canary", "shadow")
+        )
         balancer = stack.enter_context(
             run_balancer(models.folder, servers=stable, canary=[canary], shadow=[shadow]),
         )

@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.envoy.placement import CONFIG
+from deploy.envoy.placement import CONFIG, ENVOY
 from tests.deploy.dockerfile import instruction, read_dockerfile
-from tpuserve_server.hosts.envoy.process import envoy_binary
 
 RESOURCES = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["static_resources"]
 CLUSTERS = {cluster["name"]: cluster for cluster in RESOURCES["clusters"]}
 
 
 def test_envoy_accepts_the_configuration_without_a_warning() -> None:
-    command = [str(envoy_binary()), "--mode", "validate", "-l", "warning", "--config-path", str(CONFIG)]
+    command = [ENVOY, "--mode", "validate", "-l", "warning", "--config-path", str(CONFIG)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,16 +1,19 @@
-"""Tests for servers that end under load behind a real Envoy: clients of both protocols lose no request."""
+"""Tests for servers and connections that end under load behind a real Envoy: clients lose no request."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from tests.deploy.envoy.balancer import Balancer, answered, run_balancer
-from tests.deploy.envoy.fleet import Models
+from tests.deploy.envoy.fleet import MODEL, Models
 from tests.deploy.envoy.load import Load, run_load
 from tests.e2e.running_server import RunningServer
 from tests.support.prometheus_server import wait_for
+from tpuserve_client import Client, Retry, TpuserveError
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("balancer")]
 
@@ -27,7 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture
 def survivor(models: Models) -> Iterator[RunningServer]:
-    with models.serve("envoy", "survivor") as server:
+    with models.serve("survivor") as server:
         yield server
 
 
@@ -59,7 +62,7 @@ def kill_under_load(balancer: Balancer, killed: RunningServer, name: str) -> Non
 
 def test_killed_server_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
-        models.serve("envoy", "killed") as killed,
+        models.serve("killed") as killed,
         run_balancer(tmp_path, servers=[survivor, killed]) as balancer,
     ):
         kill_under_load(balancer, killed, "stable")
@@ -67,7 +70,7 @@ def test_killed_server_loses_no_request(models: Models, survivor: RunningServer,
 
 def test_killed_canary_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
-        models.serve("python", "canary") as canary,
+        models.serve("canary") as canary,
         run_balancer(tmp_path, servers=[survivor], canary=[canary]) as balancer,
     ):
         balancer.share(canary=100)
@@ -77,11 +80,28 @@ def test_killed_canary_loses_no_request(models: Models, survivor: RunningServer,
 def test_drained_server_loses_no_request(models: Models, survivor: RunningServer, tmp_path: Path) -> None:
     with (
         # Longer than two health checks. A busy machine may delay them; then Envoy's retries reach the other server.
-        models.serve("python", "drained", "--drain_delay_seconds=5") as drained,
+        models.serve("drained", "--drain_delay_seconds=5") as drained,
         run_balancer(tmp_path, servers=[survivor, drained]) as balancer,
         run_load([balancer.grpc, balancer.rest]) as load,
     ):
         load.wait_for(SOME)
         assert drained.terminate() == 0
+        load.wait_for(SOME)
+    check_lossless(load)
+
+
+def test_deadlines_that_pass_lose_no_other_request(survivor: RunningServer, tmp_path: Path) -> None:
+    """The server ends a connection with more than 200 resets in 10 s, which Envoy's clients share."""
+    x = np.ones((200_000, 1), np.float32)
+    ended = "cluster.stable_grpc.upstream_cx_destroy_remote_with_active_rq"
+    with (
+        run_balancer(tmp_path, servers=[survivor]) as balancer,
+        run_load([balancer.grpc, balancer.rest]) as load,
+        Client(balancer.grpc, retry=Retry(max_attempts=1)) as late,
+    ):
+        load.wait_for(SOME)
+        while balancer.statistic(ended) == 0:
+            with contextlib.suppress(TpuserveError):
+                late.predict(MODEL, {"serving_default_x": x}, timeout_s=0.002)
         load.wait_for(SOME)
     check_lossless(load)

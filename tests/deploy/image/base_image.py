@@ -3,9 +3,8 @@
 import subprocess
 from pathlib import Path
 
-# The Dockerfile's base image has these. The Envoy host embeds libpython. usr-is-merged replaces usrmerge, which needs
-# 46 MB of Perl.
-_PACKAGES = "ca-certificates,libpython3.11,python3,python3-venv,usr-is-merged"
+# The Dockerfile's base image has these. usr-is-merged replaces usrmerge, which needs 46 MB of Perl.
+_PACKAGES = "ca-certificates,python3,python3-venv,usr-is-merged"
 _MERGED = "--hook-directory=/usr/share/mmdebstrap/hooks/merged-usr"
 _RELEASE = "bookworm"
 # The Dockerfile's base image omits these too.

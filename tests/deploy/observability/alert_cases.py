@@ -23,7 +23,6 @@ def _latencies(name: str, fast: int, slow: int, minutes: int = 30, **labels: str
 
 
 _LATENCY = "tpuserve_request_latency_seconds_bucket"
-_PRESSURE = "envoy_overload_envoy_resource_monitors"
 _WAIT = "tpuserve_queue_wait_seconds_bucket"
 _EXPIRY = "tpuserve_certificate_expiry_timestamp_seconds"
 _FAILED_LOADS = _series("tpuserve_version_loads_total", **_SERVER, model_name="m", outcome="failed")
@@ -80,7 +79,7 @@ CASES = [
         "8h",
         fires={
             _requests("OK"): "0+998x480",
-            _series("tpuserve_refused_requests_total", **_SERVER, by="envoy"): "0+2x480",
+            _series("tpuserve_refused_requests_total", **_SERVER, reason="too_late"): "0+2x480",
         },
         quiet={_requests("OK"): "0+9995x480", _requests("UNAVAILABLE"): "0+5x480"},
         labels={"job": "tpuserve"},
@@ -221,18 +220,16 @@ CASES = [
     AlertCase(
         "TpuserveConnectionsHigh",
         "11m",
-        fires={_series(f"{_PRESSURE}_global_downstream_max_connections_pressure", **_SERVER): "95x20"},
-        quiet={_series(f"{_PRESSURE}_global_downstream_max_connections_pressure", **_SERVER): "95x5 50x20"},
+        fires={
+            _series("process_open_fds", **_SERVER): "950x20",
+            _series("tpuserve_max_connections", **_SERVER): "1000x20",
+        },
+        quiet={
+            _series("process_open_fds", **_SERVER): "950x5 500x20",
+            _series("tpuserve_max_connections", **_SERVER): "1000x20",
+        },
         labels=_SERVER,
-        description="a:8501 uses 95 % of --max_connections.",
-    ),
-    AlertCase(
-        "TpuserveEnvoyMemoryHigh",
-        "6m",
-        fires={_series(f"{_PRESSURE}_fixed_heap_pressure", **_SERVER): "92x20"},
-        quiet={_series(f"{_PRESSURE}_fixed_heap_pressure", **_SERVER): "80x20"},
-        labels=_SERVER,
-        description="Envoy of a:8501 uses 92 % of --max_heap_bytes.",
+        description="a:8501 uses 95% of --max_connections.",
     ),
     AlertCase(
         "TpuserveCertificateExpires",

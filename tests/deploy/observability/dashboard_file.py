@@ -12,7 +12,7 @@ from tests.deploy.observability.alert_case import OBSERVABILITY
 DASHBOARD = OBSERVABILITY / "grafana/tpuserve.json"
 # Values of Grafana's variables for a query outside Grafana.
 _VARIABLES = {"$instance": ".*", "$model": ".*", "$version": ".*", "$__rate_interval": "10s"}
-_NAME = re.compile(r"(?:tpuserve|process|envoy|up|ALERTS|job:|model:)[a-zA-Z0-9_:]*")
+_NAME = re.compile(r"(?:tpuserve|process|up|ALERTS|job:|model:)[a-zA-Z0-9_:]*")
 
 
 @dataclass(frozen=True, slots=True)

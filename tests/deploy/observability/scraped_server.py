@@ -1,4 +1,4 @@
-"""A real server on the Envoy host under load, scraped by a real Prometheus with this repository's configuration.
+"""A real server under load, scraped by a real Prometheus with this repository's configuration.
 
 The server exports traces to a receiver of this process.
 """
@@ -65,8 +65,6 @@ def _run_loaded_server(folder: Path, receiver: Receiver) -> Iterator[RunningServ
     flags = (
         f"--model_config_file={_write_models(folder)}", "--device=cpu", "--response_cache_max_bytes=1000000",
         "--latency_objective_ms=5000", f"--request_log_path_prefix={folder}/requests",
-        # Envoy has series of these limits only if they are set.
-        "--max_heap_bytes=1000000000", "--max_requests_per_second=100000",
         # Below the maximum rate of traces.
         f"--trace_endpoint={receiver.url}", "--trace_sample_ratio=0.1",
     )  # fmt: skip

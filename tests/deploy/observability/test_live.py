@@ -14,7 +14,6 @@ pytestmark = [needs("prometheus"), pytest.mark.slow, pytest.mark.xdist_group("pr
 # Metrics without series here, and the reasons.
 WITHOUT_SERIES = {
     "tpuserve_dropped_requests_total": "the server has capacity for every request",
-    "tpuserve_refused_requests_total": "the server has capacity for every request",
     "tpuserve_hung_runs_total": "no run hangs",
     "tpuserve_unwarmed_runs_total": "warm-up runs every shape",
     "tpuserve_request_log_dropped_total": "the disk is fast enough",

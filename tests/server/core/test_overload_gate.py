@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.fake_device import RecordingMetrics
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -17,6 +16,7 @@ from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import TooLate
 from tpuserve_server.core.loader import Loaded, LoadedVersion
 from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.core.types import ServableId
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def pair(clock: VirtualClock) -> Iterator[tuple[Served, Served]]:
         served.batcher.stop()
 
 
-def gate(clock: VirtualClock, metrics: RecordingMetrics, *served: Served) -> OverloadGate:
+def gate(clock: VirtualClock, traffic: Traffic, *served: Served) -> OverloadGate:
     loaded: Sequence[Loaded] = [each.loaded for each in served]
-    return OverloadGate(lambda: loaded, metrics, clock)
+    return OverloadGate(lambda: loaded, traffic, clock)
 
 
 def overload(clock: VirtualClock, served: Served) -> None:
@@ -80,7 +80,7 @@ def overload(clock: VirtualClock, served: Served) -> None:
 
 
 def test_without_versions_nothing_is_refused(clock: VirtualClock) -> None:
-    empty = gate(clock, RecordingMetrics())
+    empty = gate(clock, Traffic())
     assert not empty.may_refuse
     assert empty.lateness_s(Deadline(0.0)) == 0.0
 
@@ -88,12 +88,12 @@ def test_without_versions_nothing_is_refused(clock: VirtualClock) -> None:
 def test_a_version_that_has_refused_nothing_keeps_the_gate_open(
     clock: VirtualClock, pair: tuple[Served, Served]
 ) -> None:
-    assert not gate(clock, RecordingMetrics(), pair[0]).may_refuse
+    assert not gate(clock, Traffic(), pair[0]).may_refuse
 
 
 def test_every_version_must_refuse(clock: VirtualClock, pair: tuple[Served, Served]) -> None:
-    metrics = RecordingMetrics()
-    alone, both = gate(clock, metrics, pair[0]), gate(clock, metrics, *pair)
+    traffic = Traffic()
+    alone, both = gate(clock, traffic, pair[0]), gate(clock, traffic, *pair)
     found: dict[str, float] = {}
 
     def check() -> None:
@@ -110,4 +110,4 @@ def test_every_version_must_refuse(clock: VirtualClock, pair: tuple[Served, Serv
     clock.run()
     assert found["alone"] > 1.0
     assert found["long"] == found["never"] == found["both"] == 0.0
-    assert metrics.refused == {"server": 1}
+    assert traffic.refused == {"too_late": 1, "rate": 0}

@@ -152,7 +152,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Server:
         vertex_predict_route="/vertex/predict",
         vertex_health_route="/vertex/health",
     )
-    return build(settings, "test")
+    return build(settings)
 
 
 async def is_refused(server: Server, path: str, body: bytes) -> bool:

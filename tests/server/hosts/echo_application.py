@@ -21,6 +21,7 @@ from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import Code, ServingError, TooLate
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts import serving_process, supervisor
@@ -30,7 +31,6 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.identity.access import OPEN
 from tpuserve_server.logs.configuration import configure_logging
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -71,7 +71,8 @@ class EchoApplication:
         sending_bytes = int(os.environ.get("ECHO_SENDING_BYTES", 512 << 20))
         write_timeout_s = float(os.environ.get("ECHO_WRITE_TIMEOUT_S", HostOptions().write_timeout_s))
         self.sending = SendingBudget(sending_bytes, sending_bytes // 2, write_timeout_s, SystemClock())
-        self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
+        self.traffic = Traffic()
+        self.overload_gate = OverloadGate(tuple, self.traffic, SystemClock())
         self._gate = asyncio.Event()
         self._doomed = asyncio.Event()
         self._hung = asyncio.Event()

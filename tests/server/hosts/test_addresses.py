@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import select
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from tpuserve_server.hosts.addresses import bound, cannot_listen, join, listen, listening
+from tpuserve_server.hosts.addresses import bound, cannot_listen, ignore_new_connections, join, listen, listening
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile
@@ -46,16 +47,35 @@ def test_clients_connect_once_the_sockets_listen(tmp_path: Path) -> None:
         address = sockets["rest"].getsockname()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
-        listen(sockets["rest"])
+        listen("rest", sockets["rest"])
         with socket.create_connection(address), sockets["rest"].accept()[0]:
             pass
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
 
 
+def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> None:
+    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
+        address = sockets["rest"].getsockname()
+        listen("rest", sockets["rest"])
+        with socket.create_connection(address) as early, socket.socket() as late:
+            ignore_new_connections(sockets["rest"])
+            late.setblocking(False)
+            assert late.connect_ex(address) == errno.EINPROGRESS
+            accepted, _ = sockets["rest"].accept()
+            with accepted:
+                accepted.sendall(b"x")
+                assert early.recv(1) == b"x"
+            sockets["rest"].close()
+            attempt = select.poll()
+            attempt.register(late, select.POLLOUT)
+            assert attempt.poll(60_000)
+            assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+
 def test_every_address_of_ipv6_takes_ipv4_too() -> None:
     with bound(HostOptions("::", None, 0), None) as sockets:
-        listen(sockets["rest"])
+        listen("rest", sockets["rest"])
         with socket.create_connection((LOCAL, sockets["rest"].getsockname()[1])):
             pass
 
@@ -74,7 +94,7 @@ def test_port_that_another_process_has_taken_meanwhile_is_refused() -> None:
     with bound(HostOptions(LOCAL, None, 0), None) as sockets:
         address = sockets["rest"].getsockname()
         with socket.create_server(address), pytest.raises(HostError, match="the address is in use"):
-            listen(sockets["rest"])
+            listen("rest", sockets["rest"])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ log = logging.getLogger("tpuserve_server.x")
 EVENTS = """
 log.warning("first %s\\nsecond", "é", extra={"fields": {"model": "m", "stages_ms": {"queue": 1.5}, "none": None}})
 logging.getLogger("tpuserve").error("cannot listen")
-logging.getLogger("uvicorn.error").info("hidden")
 warnings.warn("old")
 try:
     raise ZeroDivisionError("none\\nat all")
@@ -114,5 +113,5 @@ def test_a_process_without_stderr_logs_nowhere() -> None:
 
 
 def test_the_console_needs_no_rich() -> None:
-    """The supervisor of Envoy would start later."""
+    """The supervisor would start later."""
     assert logged("assert not {'rich', 'structlog.twisted', 'tensorflow'} & set(sys.modules)") == ""

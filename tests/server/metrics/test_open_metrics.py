@@ -16,17 +16,11 @@ from tpuserve_server.metrics.open_metrics import as_open_metrics
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
-ENVOY = """# TYPE envoy_http_downstream_rq_xx counter
-envoy_http_downstream_rq_xx{envoy_response_code_class="2"} 7
-# TYPE envoy_server_memory_allocated gauge
-envoy_server_memory_allocated 5850992
-"""
 
 
 def measured(model: str = "m") -> PrometheusMetrics:
     """Return metrics with every kind of series."""
     metrics = PrometheusMetrics()
-    metrics.sources.add("envoy", lambda: ENVOY)
     finish(metrics, model=model)
     run_batch(metrics)
     metrics.finish_predicted(servable=ID, signature="s", errors_s=[-0.004, 0.001], host_s=0.0025)
@@ -99,8 +93,8 @@ def test_prometheus_finds_no_fault_in_this_servers_names() -> None:
     page = measured().render()[0]
     run = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False, timeout=60)
     faults = (run.stderr + run.stdout).decode().splitlines()
-    # Upstream's and Envoy's names are what they are.
-    assert [fault for fault in faults if not fault.startswith((":tensorflow:", "envoy_"))] == []
+    # Upstream's names are what they are.
+    assert [fault for fault in faults if not fault.startswith(":tensorflow:")] == []
 
 
 def test_a_bucket_keeps_the_last_traced_request() -> None:

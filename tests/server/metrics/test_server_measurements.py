@@ -22,6 +22,7 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.metrics.server_measurements import ServerParts
@@ -48,9 +49,10 @@ class SmallServer:
             clock=clock,
             metrics=self.metrics,
         )
-        build = Build("1.2.3", "3.13.1", "envoy")
+        build = Build("1.2.3", "3.13.1")
         self.certificates: CertificateStatus | None = None
-        parts = ServerParts(self.service, self.budgets, build, lambda: 3, lambda: self.certificates)
+        self.traffic = Traffic()
+        parts = ServerParts(self.service, self.budgets, build, lambda: 3, self.traffic, 500, lambda: self.certificates)
         self.metrics.server.server_built(parts)
 
     def load(self) -> None:
@@ -171,7 +173,15 @@ async def test_cut_responses_are_counted_by_reason(server: SmallServer) -> None:
 
 
 async def test_the_build_is_shown(server: SmallServer) -> None:
-    assert server.samples("build_info") == {("envoy", "3.13.1", "1.2.3"): 1}
+    assert server.samples("build_info") == {("3.13.1", "1.2.3"): 1}
+
+
+async def test_requests_that_arrive_are_counted(server: SmallServer) -> None:
+    server.traffic.requests["2"] += 2
+    server.traffic.refused["rate"] += 1
+    assert server.samples("http_requests_total") == {("2",): 2}
+    assert server.samples("refused_requests_total") == {("rate",): 1, ("too_late",): 0}
+    assert server.samples("max_connections") == {(): 500}
 
 
 async def test_dropped_events_of_the_log_are_counted(server: SmallServer) -> None:

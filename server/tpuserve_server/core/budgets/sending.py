@@ -62,17 +62,10 @@ class SendingBudget:
         """The bytes of all deliveries."""
         return self._held.total
 
-    def begin(
-        self,
-        connection: Hashable,
-        size_bytes: int,
-        abort: Callable[[], object] | None = None,
-        unseen_s: float = 0.0,
-    ) -> "Delivery":
+    def begin(self, connection: Hashable, size_bytes: int) -> "Delivery":
         """Charge a response of `size_bytes` on `connection`. None: unknown, so that only the common budget applies.
 
-        `abort` is called when the delivery is cut. `unseen_s` adds to the timeout, for servers that do not report
-        which bytes a client has taken. Use the delivery as a context manager.
+        Use the delivery as a context manager.
 
         Raises:
             ResponseCut: the response does not fit, because clients read all others. None of its bytes were sent.
@@ -83,7 +76,7 @@ class SendingBudget:
             raise ResponseCut(NO_ROOM)
         for delivery in room:
             self._cut(delivery, "memory")
-        new = Delivery(self, connection, size_bytes, abort, unseen_s, self._clock.monotonic_s())
+        new = Delivery(self, connection, size_bytes, self._clock.monotonic_s())
         self._deliveries[new] = None
         self._held.add(connection, size_bytes)
         if self._timer is None:
@@ -100,10 +93,17 @@ class SendingBudget:
             self.cuts["memory"] += 1
             raise ResourceExhausted(NO_ROOM)
 
+    def shorten_timeout(self, timeout_s: float) -> None:
+        """Shorten the time without progress, also for deliveries that have begun."""
+        self.timeout_s = min(self.timeout_s, timeout_s)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._schedule()
+
     def cut_late(self) -> None:
         """Cut the deliveries without progress for the timeout."""
         now_s = self._clock.monotonic_s()
-        for delivery in [each for each in self._deliveries if now_s - each.moved_s >= self.timeout_s + each.unseen_s]:
+        for delivery in [each for each in self._deliveries if now_s - each.moved_s >= self.timeout_s]:
             self._cut(delivery, "timeout")
 
     def taken(self, delivery: "Delivery", size_bytes: int) -> None:
@@ -118,12 +118,6 @@ class SendingBudget:
         if delivery in self._deliveries:
             del self._deliveries[delivery]
             self._held.add(delivery.connection, -delivery.held_bytes)
-
-    def ended(self, delivery: "Delivery") -> None:
-        """Forget a delivery that its server has ended. It was cut if no byte was taken for the timeout."""
-        if delivery in self._deliveries and self._clock.monotonic_s() - delivery.moved_s >= self.timeout_s:
-            self.cuts["timeout"] += 1
-        self.end(delivery)
 
     def _room(self, connection: Hashable, size_bytes: int) -> "list[Delivery] | None":
         """Return the deliveries to cut for `size_bytes` more, or None if that is not room enough."""
@@ -172,20 +166,11 @@ class SendingBudget:
 class Delivery:
     """One response that its client has not read. A context manager that returns its bytes to the budget."""
 
-    __slots__ = ("_abort", "_budget", "_pending", "_reason", "connection", "held_bytes", "moved_s", "unseen_s")
+    __slots__ = ("_budget", "_pending", "_reason", "connection", "held_bytes", "moved_s")
 
-    def __init__(
-        self,
-        budget: SendingBudget,
-        connection: Hashable,
-        size_bytes: int,
-        abort: Callable[[], object] | None,
-        unseen_s: float,
-        now_s: float,
-    ) -> None:
+    def __init__(self, budget: SendingBudget, connection: Hashable, size_bytes: int, now_s: float) -> None:
         """Create a delivery that begins now; only `SendingBudget.begin` calls this."""
         self._budget = budget
-        self._abort = abort
         self._pending: asyncio.Future[Any] | None = None
         self._reason: CutReason | None = None
         self.connection = connection
@@ -193,7 +178,6 @@ class Delivery:
         self.held_bytes = size_bytes
         # When the client last took bytes, or the beginning.
         self.moved_s = now_s
-        self.unseen_s = unseen_s
 
     def __enter__(self) -> Self:
         return self
@@ -202,11 +186,6 @@ class Delivery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the budget has cut it."""
-        return self._reason is not None
 
     def end(self) -> None:
         """Return the bytes to the budget, as the end of the context does."""
@@ -246,10 +225,8 @@ class Delivery:
             raise ResponseCut(NO_ROOM)
 
     def cut(self, reason: CutReason) -> None:
-        """Make the sender raise, and the host end the response. Only the budget calls this."""
+        """Make the sender raise. Only the budget calls this."""
         self._reason = reason
-        if self._abort is not None:
-            self._abort()
         if self._pending is not None:
             self._pending.cancel()
 

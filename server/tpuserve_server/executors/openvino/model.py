@@ -4,7 +4,6 @@ It does not use `openvino.convert_model`, which reports each conversion to its m
 """
 
 import contextlib
-import os
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -12,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-# Makes oneTBB load its parts without RTLD_DEEPBIND (oneTBB, src/tbb/dynamic_link.cpp). With that flag, hwloc frees
-# memory of Envoy's allocator with glibc's, which ends the process.
-os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
 import openvino as ov
 
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument

@@ -124,7 +124,7 @@ def _without_keras() -> Iterator[None]:
     """Hide Keras during the import of TensorFlow.
 
     TensorFlow imports Keras if it is installed, and works without it. SavedModels do not need it. Hiding it saves 2.5 s
-    and 60 MB, and Keras's optree prints no error when Envoy's embedded interpreter ends.
+    and 60 MB.
     """
     if "keras" in sys.modules:
         yield

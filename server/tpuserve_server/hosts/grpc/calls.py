@@ -46,7 +46,6 @@ def call_context(
         own.get(PRIORITY_HEADER),
         partial(_client, context),
         started_s,
-        0.0,
         trailers if started_s else None,
         wants_timing(own.get(TIMING_REQUEST_HEADER)),
         trace_headers_of(_raw_metadata(context)) if TRACEPARENT in own else None,

@@ -14,10 +14,9 @@ from tpuserve_server.telemetry.tracing.export_error import ExportError
 from tpuserve_server.telemetry.tracing.message import Value, request, resource, scope
 from tpuserve_server.telemetry.tracing.receiver_reply import Rejection
 from tpuserve_server.telemetry.tracing.request_spans import request_spans
-from tpuserve_server.telemetry.tracing.resource import version
+from tpuserve_server.telemetry.tracing.resource import SERVICE_NAME, version
 from tpuserve_server.telemetry.tracing.retrying_sender import RetryingSender
 from tpuserve_server.telemetry.tracing.sampler import TraceMetrics
-from tpuserve_server.telemetry.tracing.service_name import SERVICE_NAME
 
 _log = logging.getLogger(__name__)
 

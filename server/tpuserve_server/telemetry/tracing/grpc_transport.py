@@ -1,4 +1,4 @@
-"""OTLP over gRPC. Imports grpcio, which the Envoy host otherwise does not need."""
+"""OTLP over gRPC. Imports grpcio, which the server otherwise does not need."""
 
 from pathlib import Path
 from typing import Final, cast

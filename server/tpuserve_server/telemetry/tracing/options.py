@@ -70,6 +70,3 @@ class TracingOptions:
                     f"{name} is set without trace_endpoint, so the server would trace no requests: add "
                     "--trace_endpoint with the base URL of an OTLP receiver"
                 )
-
-
-NO_TRACING = TracingOptions()

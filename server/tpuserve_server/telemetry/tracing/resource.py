@@ -4,9 +4,12 @@ import os
 import uuid
 from collections.abc import Mapping
 from importlib import metadata
+from typing import Final
+from urllib.parse import unquote
 
 from tpuserve_server.telemetry.tracing.message import Value
-from tpuserve_server.telemetry.tracing.service_name import SERVICE_NAME, given_attributes
+
+SERVICE_NAME: Final = "tpuserve"
 
 
 def find_resource(environment: Mapping[str, str]) -> dict[str, Value]:
@@ -17,7 +20,12 @@ def find_resource(environment: Mapping[str, str]) -> dict[str, Value]:
         "service.instance.id": str(uuid.uuid4()),
         "process.pid": os.getpid(),
     }
-    attributes.update(given_attributes(environment))
+    for entry in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        name, equals, value = entry.partition("=")
+        if equals and name.strip():
+            attributes[name.strip()] = unquote(value.strip())
+    if service := environment.get("OTEL_SERVICE_NAME", "").strip():
+        attributes["service.name"] = service
     return attributes
 
 

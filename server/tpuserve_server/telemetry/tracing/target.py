@@ -17,7 +17,7 @@ PATH: Final = "/v1/traces"
 _PREFIXES: Final = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")
 _PORTS: Final = {"http": 80, "https": 443}
 _DEFAULT_TIMEOUT_MS: Final = "10000"
-# A shorter time has no form in Envoy's configuration.
+# No receiver answers sooner, so a shorter time is a mistake.
 _LEAST_TIMEOUT_MS: Final = 1.0
 _MOST_TIMEOUT_MS: Final = 60_000.0
 # Names of headers that gRPC accepts, too (doc/PROTOCOL-HTTP2.md).

@@ -260,8 +260,16 @@ async def test_other_methods_and_content_types_are_http_errors(app: GrpcOverAsgi
     for other in (b"application/grpc-web", b"application/json"):
         assert (await Exchange([body(b"")], headers=[(b"content-type", other)]).run(app)).http_status == 415
     for known in (b"application/grpc+proto", b"application/grpc;x=y"):
-        exchange = Exchange([body(frame(b"x"))], headers=[(b"content-type", known)])
+        exchange = Exchange([body(frame(b"x"))], headers=[(b"content-type", known), (b"te", b"trailers")])
         assert (await exchange.run(app)).status[0] == Code.OK
+
+
+async def test_a_call_without_trailers_is_an_error(app: GrpcOverAsgi) -> None:
+    exchange = Exchange([body(frame(b"x"))], headers=[(b"content-type", b"application/grpc")])
+    assert (await exchange.run(app)).status == (
+        Code.INTERNAL,
+        "The request lacks the header te: trailers, which gRPC requires",
+    )
 
 
 async def test_malformed_timeout_is_internal(app: GrpcOverAsgi) -> None:
@@ -354,7 +362,7 @@ async def test_answer_to_nobody_is_no_error(app: GrpcOverAsgi, path: str, caplog
 async def test_server_future_of_a_send_is_never_cancelled(app: GrpcOverAsgi, methods: Methods) -> None:
     """Check that a send's future is not cancelled.
 
-    Envoy's embedding completes it later and fails if it is cancelled.
+    The server completes it later, and may fail if it is cancelled.
     """
     sends: list[asyncio.Future[None]] = []
     exchange = Exchange.unary(b"", (b"grpc-timeout", b"20m"), path="/echo.Echo/Watch")
@@ -367,6 +375,12 @@ async def test_server_future_of_a_send_is_never_cancelled(app: GrpcOverAsgi, met
             sent.set_result(None)
         return sent
 
-    scope = {"type": "http", "method": "POST", "path": exchange.path, "headers": exchange.headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": exchange.path,
+        "headers": exchange.headers,
+        "extensions": {"http.response.trailers": {}},
+    }
     await app(scope, exchange.receive, send)
     assert [sent.cancelled() for sent in sends] == [False]

@@ -14,6 +14,7 @@ from tpuserve_server.core.deadline import SystemClock
 from tpuserve_server.core.errors import NotFound, TooLate
 from tpuserve_server.core.overload_gate import OverloadGate
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.core.traffic import Traffic
 from tpuserve_server.frontends.guarded import admit_every_call
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.hosts.application import Listening
@@ -21,7 +22,6 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.identity.access import OPEN
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
 
 
 class Context:
@@ -78,7 +78,8 @@ class Application:
         self.is_ready, self.is_doomed, self.is_hung = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.receiving = ReceivingBudget(1000, 1000, SystemClock())
         self.sending = SendingBudget(1000, 1000, 30, SystemClock())
-        self.overload_gate = OverloadGate(tuple, PrometheusMetrics(), SystemClock())
+        self.traffic = Traffic()
+        self.overload_gate = OverloadGate(tuple, self.traffic, SystemClock())
         names = [path_of(service, name) for service, names in UNARY.items() for name in names]
         streams = [path_of(service, name) for service, names in STREAMS.items() for name in names]
         table: RpcTable = {

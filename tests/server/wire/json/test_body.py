@@ -35,6 +35,13 @@ def test_bare_tokens_are_numbers() -> None:
     assert numbers[1:] == [math.inf, -math.inf, 1]
 
 
+@pytest.mark.parametrize("text", ['{"a": [1]}', "[NaN]"])
+def test_a_byte_order_mark_is_skipped(text: str) -> None:
+    assert str(parse_json(f"\ufeff{text}".encode())) == str(json.loads(text))
+    with pytest.raises(InvalidArgument):
+        parse_json(f"\ufeff\ufeff{text}".encode())
+
+
 def test_numbers_beyond_a_double_are_infinite() -> None:
     assert parse_json(b"[1e400, -1e400]") == [math.inf, -math.inf]
 

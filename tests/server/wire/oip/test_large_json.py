@@ -40,8 +40,9 @@ def decode(body: bytes, json_bytes: int | None = None) -> dict[str, np.ndarray]:
     return decode_inputs("m", SIGNATURE, parse_infer_json("m", body, json_bytes))
 
 
-def test_data_are_decoded_in_pieces() -> None:
-    body = request()
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+def test_data_are_decoded_in_pieces(mark: bytes) -> None:
+    body = mark + request()
     parsed = parse_infer_json("m", body, None)
     arrays = decode_inputs("m", SIGNATURE, parsed)
     assert parsed.id == "7"
