@@ -154,7 +154,8 @@ def _check_files(settings: Settings) -> None:
     """Raise ConfigError for an unusable file. The server would report it seconds later and in another process."""
     if settings.models.model_config_file is not None:
         # This imports the core's value types and numpy, 15 MB that the supervisor otherwise does not need.
-        
+        from tpuserve_server.config.model_config_file import ModelConfigFile
+
         ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
     if settings.batching_source.batching_parameters_file is not None:
         read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)
