@@ -23,6 +23,7 @@ from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.serving_process import ORPHANED
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 
     from tpuserve_server.core.certificate_status import CertificateStatus
 
-# A process that ends leaves its sockets to the system.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed <socket:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")
 
@@ -139,8 +136,15 @@ async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
     def end(code: int) -> None:
         raise Ended(code)
 
-    # A real exit would end the tests.
+    class Server(HttpServer):
+        def __init__(self, make: Any, sockets: dict[str, socket.socket], options: HostOptions) -> None:  # noqa: ANN401
+            super().__init__(make, sockets, options)
+            for each in sockets.values():
+                stack.callback(each.close)
+
+    # A real exit would end the tests, and leave its sockets to the system.
     monkeypatch.setattr(serving_process, "end_process", end)
+    monkeypatch.setattr(serving_process, "HttpServer", Server)
     with contextlib.ExitStack() as stack:
         lives: list[Life] = []
 
@@ -167,7 +171,6 @@ async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
             with contextlib.suppress(BaseException):
                 await life.running
             await life.leave()
-        stack.close()
 
 
 async def request(port: int, path: str) -> bytes:
