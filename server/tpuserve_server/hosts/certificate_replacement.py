@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tpuserve_server.hosts.certificate_validity import find_invalidity
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions, server_context
+from tpuserve_server.hosts.tls import TlsOptions, check_usable
 
 
 def check_replacement(read: Callable[[], TlsOptions], current: TlsOptions | None) -> TlsOptions:
@@ -14,7 +14,7 @@ def check_replacement(read: Callable[[], TlsOptions], current: TlsOptions | None
         HostError: they cannot be read or used, no client would accept them now, or only one of both has a `client_ca`.
     """
     tls = read()
-    server_context(tls)
+    check_usable(tls)
     if invalidity := find_invalidity(tls):
         raise HostError(invalidity)
     if current is not None and (tls.client_ca is None) is not (current.client_ca is None):

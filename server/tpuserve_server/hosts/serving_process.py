@@ -20,7 +20,7 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
+from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, raise_file_limit
 from tpuserve_server.hosts.rate_limit import RateLimit
 from tpuserve_server.hosts.tls import TlsOptions
 
@@ -54,6 +54,7 @@ def run(factory: Callable[[], Application], read_tls: Callable[[], TlsOptions] |
     HostError if it cannot.
     """
     setup = ProcessSetup.from_environment()
+    raise_file_limit(setup.options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(factory, read_tls, setup))
 
