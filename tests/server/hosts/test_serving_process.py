@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
+import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -136,41 +138,47 @@ async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
     def end(code: int) -> None:
         raise Ended(code)
 
+    servers: list[HttpServer] = []
+
     class Server(HttpServer):
         def __init__(self, make: Any, sockets: dict[str, socket.socket], options: HostOptions) -> None:  # noqa: ANN401
             super().__init__(make, sockets, options)
-            for each in sockets.values():
-                stack.callback(each.close)
+            servers.append(self)
 
     # A real exit would end the tests, and leave its sockets to the system.
     monkeypatch.setattr(serving_process, "end_process", end)
     monkeypatch.setattr(serving_process, "HttpServer", Server)
-    with contextlib.ExitStack() as stack:
-        lives: list[Life] = []
+    lives: list[Life] = []
 
-        async def start(application: Recorded | None = None, *, is_respawn: bool = False, **options: Any) -> Life:  # noqa: ANN401
-            application = application or Recorded()
-            ours, theirs = socket.socketpair()
-            rest = socket.socket()
-            rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            rest.bind(("127.0.0.1", 0))
-            setup = ProcessSetup(
-                replace(OPTIONS, **options), {"rest": rest.fileno()}, theirs.detach(), -1, is_respawn=is_respawn
-            )
-            port = rest.getsockname()[1]
-            rest.detach()
-            supervisor = await Channel.over(ours)
-            supervisor.send("start", tls=None)
-            running = asyncio.create_task(serving_process._run(lambda: application, None, setup))
-            lives.append(Life(application, supervisor, running, port))
-            return lives[-1]
+    async def start(application: Recorded | None = None, *, is_respawn: bool = False, **options: Any) -> Life:  # noqa: ANN401
+        application = application or Recorded()
+        ours, theirs = socket.socketpair()
+        rest = socket.socket()
+        rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rest.bind(("127.0.0.1", 0))
+        setup = ProcessSetup(
+            replace(OPTIONS, **options), {"rest": rest.fileno()}, theirs.detach(), -1, is_respawn=is_respawn
+        )
+        port = rest.getsockname()[1]
+        rest.detach()
+        supervisor = await Channel.over(ours)
+        supervisor.send("start", tls=None)
+        running = asyncio.create_task(serving_process._run(lambda: application, None, setup))
+        lives.append(Life(application, supervisor, running, port))
+        return lives[-1]
 
-        yield start
-        for life in lives:
-            life.running.cancel()
-            with contextlib.suppress(BaseException):
-                await life.running
-            await life.leave()
+    yield start
+    for life in lives:
+        life.running.cancel()
+        with contextlib.suppress(BaseException):
+            await life.running
+        await life.leave()
+    await asyncio.gather(*(server.close() for server in servers))
+    # A process that is cancelled leaves its end of the channel to the system.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lives.clear()
+        gc.collect()
 
 
 async def request(port: int, path: str) -> bytes:
