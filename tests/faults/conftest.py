@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests: a server on each host for many faults, and the table at the end of the run."""
+"""Fixtures of the fault tests: a server for many faults, and the table at the end of the run."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,6 @@ from tests.faults.faulted_server import VERTEX_ROUTE, FaultedServer, Faults
 from tests.faults.not_tested import NOT_TESTED
 from tests.support.shared_memory import PREFIX
 
-HOSTS = ["envoy", "python"]
 LABELS = {"m": 'version_labels { key: "stable" value: 3 }'}
 # For clients that send their headers slowly. Longer than a busy machine stops a good client.
 HEADER_TIMEOUT_S = 2
@@ -26,6 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fault-table", action="append", default=[], metavar="PATH", help="Write the table: .json, .md or .txt."
     )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run tests that share the server in one process."""
+    if isinstance(item, pytest.Function) and "faulted" in item.fixturenames:
+        item.add_marker(pytest.mark.xdist_group("faulted"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -68,11 +73,9 @@ def model_config(folder: Path, *names: str) -> str:
     return f"model_config_list {{ {models} }}"
 
 
-@pytest.fixture(scope="session", params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def faulted(
-    request: pytest.FixtureRequest, fault_models: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FaultedServer]:
-    """Yield a server on each host, for faults that it must survive without a restart."""
+@pytest.fixture(scope="session")
+def faulted(fault_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultedServer]:
+    """Yield a server for faults that it must survive without a restart."""
     folder = tmp_path_factory.mktemp("faulted")
     config = folder / "models.config"
     config.write_text(model_config(fault_models, "m", "kinds", "slow"))
@@ -91,7 +94,7 @@ def faulted(
     )
     with (
         run_configured_server(folder / "log", *flags, model="m") as running,
-        FaultedServer(running, request.param) as server,
+        FaultedServer(running) as server,
     ):
         server.wait_until_ready(START_TIMEOUT_S)
         server.check()

@@ -1,4 +1,4 @@
-"""Rows of the table of faults: one fault on one host over one protocol, and its effect."""
+"""Rows of the table of faults: one fault over one protocol, and its effect."""
 
 from dataclasses import asdict, dataclass
 from typing import Final, Self
@@ -17,7 +17,6 @@ class FaultRow:
     case: int
     fault: str
     protocol: str
-    host: str
     expected: str
     got: str
     before_mb: float | None = None

@@ -10,7 +10,7 @@ CASES: Final = range(1, 52)
 NOT_RUN: Final = "this run has no test of it"
 
 _TITLES: Final = (
-    "case", "fault", "protocol", "host", "expected", "got", "MB before", "MB after", "others ms", "result",
+    "case", "fault", "protocol", "expected", "got", "MB before", "MB after", "others ms", "result",
 )  # fmt: skip
 
 
@@ -19,8 +19,8 @@ def complete(rows: Iterable[FaultRow], reasons: Mapping[int, Sequence[str]]) -> 
     found = list(rows)
     missing = {case: (NOT_RUN,) for case in CASES if case not in reasons and not any(row.case == case for row in found)}
     for case, why in {**reasons, **missing}.items():
-        found += [FaultRow(case, "", "", "", "", f"not tested: {reason}", passed=False) for reason in why]
-    return sorted(found, key=lambda row: (row.case, row.fault, row.protocol, row.host))
+        found += [FaultRow(case, "", "", "", f"not tested: {reason}", passed=False) for reason in why]
+    return sorted(found, key=lambda row: (row.case, row.fault, row.protocol))
 
 
 def text_table(rows: Sequence[FaultRow]) -> str:
@@ -43,7 +43,7 @@ def json_table(rows: Sequence[FaultRow]) -> str:
 
 def _cells(row: FaultRow) -> tuple[str, ...]:
     return (
-        str(row.case), row.fault, row.protocol, row.host, row.expected, row.got,
+        str(row.case), row.fault, row.protocol, row.expected, row.got,
         _number(row.before_mb), _number(row.after_mb), _number(row.others_worst_ms), _result(row),
     )  # fmt: skip
 

@@ -65,9 +65,8 @@ class Attempt:
 class FaultedServer:
     """A server with the models `m`, `kinds` and `slow`, and connections that stay open from fault to fault."""
 
-    def __init__(self, running: RunningServer, host: str) -> None:
+    def __init__(self, running: RunningServer) -> None:
         self.running = running
-        self.host = host
         self.grpc = running.grpc
         self.rest = running.rest
         self.channel: Any = grpc.insecure_channel(self.grpc, UNLIMITED)  # Its stubs need serializers.
@@ -218,7 +217,7 @@ class Faults:
         finally:
             self._record(
                 FaultRow(
-                    case, fault, protocol, self.server.host, " or ".join(expected), attempt.shown(), before_mb,
+                    case, fault, protocol, " or ".join(expected), attempt.shown(), before_mb,
                     after_mb, attempt.others.worst_ms if attempt.others else None, passed,
                 )
             )  # fmt: skip

@@ -1,6 +1,6 @@
-"""The whole server behind a rule that refuses requests, on either host.
+"""The whole server behind a rule that refuses requests: `guarded_application.py OPTIONS` is the supervisor.
 
-Usage: `guarded_application.py envoy|python OPTIONS`. It prints every attempt that reaches the rule as a JSON line.
+It prints every attempt that reaches the rule as a JSON line.
 """
 
 import dataclasses
@@ -9,13 +9,13 @@ import os
 import sys
 from pathlib import Path
 
-from tpuserve_server.hosts.envoy.entry import EnvoyEntry
-
 from tpuserve_server.app import Server, build
 from tpuserve_server.command.validation import read_settings
 from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.channel import VARIABLE
 
 # The variable names the directory of the model's base path and the monitoring configuration.
 FOLDER_VARIABLE = "GUARDED_FOLDER"
@@ -55,7 +55,7 @@ def make_server(folder: Path, rule: Rule = ALLOW_ALL, **flags: object) -> Server
         monitoring_config_file=folder / "monitoring.config",
         **flags,
     )
-    return build(settings, "for a test", lambda _models: rule)
+    return build(settings, lambda _models: rule)
 
 
 def _make_guarded() -> Server:
@@ -68,18 +68,11 @@ def _make_guarded() -> Server:
     return server
 
 
-asgi = EnvoyEntry(_make_guarded)
-
-
-def main(backend: str, options: HostOptions) -> int:
-    if backend == "python":
-        from tpuserve_server.hosts.python import host as python
-
-        return python.run(_make_guarded, options)
-    from tpuserve_server.hosts.envoy import host as envoy
-
-    return envoy.run("guarded_application:asgi", options, {})
+def main() -> int:
+    if VARIABLE in os.environ:
+        serving_process.run(_make_guarded, None)
+    return supervisor.run("guarded_application", HostOptions(**json.loads(sys.argv[1])), {})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], HostOptions(**json.loads(sys.argv[2]))))
+    sys.exit(main())

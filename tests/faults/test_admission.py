@@ -1,4 +1,4 @@
-"""Tests that both hosts admit or refuse a gRPC call before they read its message, for every method of the server."""
+"""Tests that the host admits or refuses a gRPC call before they read its message, for every method of the server."""
 
 import asyncio
 import contextlib
@@ -60,8 +60,8 @@ class Entrance:
         return [path for path, method in self.methods.items() if method.access.roles is not None]
 
 
-@pytest.fixture(scope="module", params=["envoy", "python"])
-def entrance(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
+@pytest.fixture(scope="module")
+def entrance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entrance]:
     folder = tmp_path_factory.mktemp("entrance")
     (folder / "models").mkdir()
     (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
@@ -70,7 +70,7 @@ def entrance(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         keys.add(role.value, role.value)
     keys.add("all", ",".join(role.value for role in Role))
     environment = {**os.environ, FOLDER_VARIABLE: str(folder), CREDENTIALS_VARIABLE: str(keys.path)}
-    process = GuardedProcess.started_in(environment, request.param)
+    process = GuardedProcess.started_in(environment)
     try:
         yield Entrance(process, dict(make_server(folder).rpc), keys)
     finally:
@@ -126,7 +126,7 @@ async def test_no_method_waits_for_the_message_of_a_client_that_it_refuses(entra
     await on_channel(entrance, ask)
     fault = f"headers without a message and a credential, {len(paths)} methods"
     expected = "UNAUTHENTICATED, PERMISSION_DENIED"
-    record(FaultRow(18, fault, "gRPC", entrance.process.backend, expected, expected))
+    record(FaultRow(18, fault, "gRPC", expected, expected))
 
 
 async def test_an_admitted_call_waits_for_its_message(entrance: Entrance) -> None:
@@ -196,7 +196,7 @@ def pids(process: GuardedProcess) -> list[int]:
 
 
 async def test_large_messages_of_refused_clients_take_no_memory(entrance: Entrance, record: Record) -> None:
-    """The bound is two of the eight messages. Envoy holds bytes that arrive before the refusal."""
+    """The bound is two of the eight messages."""
     process = entrance.process
     forget_peaks(process)
     before_bytes = peak_bytes(process)
@@ -208,16 +208,14 @@ async def test_large_messages_of_refused_clients_take_no_memory(entrance: Entran
 
     await on_channel(entrance, offer)
     peak = peak_bytes(process)
-    print(f"\n{process.backend}: {(peak - before_bytes) / MEBIBYTE:.1f} MiB for 8 messages of 60 MiB")
+    print(f"\n{(peak - before_bytes) / MEBIBYTE:.1f} MiB for 8 messages of 60 MiB")
     assert peak - before_bytes < 2 * LARGE
     fault = "8 messages of 60 MiB without a credential"
     memory_mb = (before_bytes / 1e6, peak / 1e6)
-    record(FaultRow(18, fault, "gRPC", process.backend, "UNAUTHENTICATED", "UNAUTHENTICATED", *memory_mb))
+    record(FaultRow(18, fault, "gRPC", "UNAUTHENTICATED", "UNAUTHENTICATED", *memory_mb))
 
 
 def test_a_large_message_of_an_open_method_is_refused_before_it_arrives(entrance: Entrance) -> None:
-    if entrance.process.backend == "python":
-        pytest.skip("grpcio has one limit of messages for all methods")
     with contextlib.closing(raw_http2.connect(entrance.process.grpc)) as client:
         client.sendall(raw_http2.grpc_call(1, CHECK) + raw_http2.data(1, struct.pack(">BI", 0, MEBIBYTE + 1)))
         assert raw_http2.ended_streams(client, 1) == {1}

@@ -93,7 +93,7 @@ Record = Callable[[FaultRow], None]
 
 
 def row(case: int, fault: str, expected: str, got: str) -> FaultRow:
-    return FaultRow(case, fault, "files", "python", expected, got)
+    return FaultRow(case, fault, "files", expected, got)
 
 
 def test_files_that_a_version_may_not_contain_fail_it_alone(server: RunningServer, record: Record) -> None:

@@ -3,7 +3,7 @@ import json
 from tests.faults.fault_row import FaultRow
 from tests.faults.fault_table import CASES, NOT_RUN, complete, json_table, markdown_table, text_table
 
-ROW = FaultRow(2, "a|b", "REST", "envoy", "400", "200", 10.4, 11.6, None, passed=False)
+ROW = FaultRow(2, "a|b", "REST", "400", "200", 10.4, 11.6, None, passed=False)
 
 
 def test_table_has_a_row_for_every_case_with_the_reason_of_missing_ones() -> None:

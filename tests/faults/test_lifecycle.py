@@ -12,7 +12,6 @@ import psutil
 import pytest
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
-from tests.e2e.conftest import HOSTS
 from tests.e2e.running_server import STOP_TIMEOUT_S, RunningServer, run_server
 from tests.faults.fault_row import FaultRow
 from tests.support.saved_models import save_mlp, write_manifest
@@ -81,8 +80,8 @@ def mlp_base(tmp_path: Path) -> Path:
     return path.parent
 
 
-@pytest.fixture(params=[pytest.param(host, marks=pytest.mark.xdist_group(host)) for host in HOSTS])
-def mlp_server(request: pytest.FixtureRequest, mlp_base: Path, tmp_path: Path) -> Iterator[RunningServer]:
+@pytest.fixture
+def mlp_server(mlp_base: Path, tmp_path: Path) -> Iterator[RunningServer]:
     with run_server(mlp_base, tmp_path / "log", "--max_num_load_retries=0") as server:
         yield server
 
@@ -101,12 +100,10 @@ def threads(server: RunningServer) -> int:
 
 
 def test_a_life_with_new_versions_a_corrupt_one_reloads_and_signals_under_load(
-    mlp_server: RunningServer, mlp_base: Path, request: pytest.FixtureRequest, record: Callable[[FaultRow], None]
+    mlp_server: RunningServer, mlp_base: Path, record: Callable[[FaultRow], None]
 ) -> None:
-    host = request.node.callspec.params["mlp_server"]
-
     def write(case: int, fault: str, protocol: str, expected: str, got: str) -> None:
-        record(FaultRow(case, fault, protocol, host, expected, got, before_mb, after_mb))
+        record(FaultRow(case, fault, protocol, expected, got, before_mb, after_mb))
 
     with Load(mlp_server) as load:
         load.wait_for(50)

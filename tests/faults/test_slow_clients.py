@@ -81,10 +81,8 @@ def halves(faulted: FaultedServer) -> Iterator[dict[str, concurrent.futures.Futu
 
     Yields the result of each.
     """
-    # not_tested.py has the reason for the others.
-    protocols = [protocol for protocol in HALF_BODIES if faulted.host == "envoy" or protocol in REST]
-    with concurrent.futures.ThreadPoolExecutor(len(protocols)) as pool:
-        yield {protocol: pool.submit(leave_half, faulted, protocol) for protocol in protocols}
+    with concurrent.futures.ThreadPoolExecutor(len(HALF_BODIES)) as pool:
+        yield {protocol: pool.submit(leave_half, faulted, protocol) for protocol in HALF_BODIES}
 
 
 def leave_half(server: FaultedServer, protocol: str) -> str:

@@ -67,7 +67,7 @@ def configuration(folder: Path, *names: str) -> str:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """Yield an Envoy host with a good model, one that never answers, and one that aborts for scalars."""
+    """Yield a server with a good model, one that never answers, and one that aborts for scalars."""
     save_half_plus_two(tmp_path / "good" / "1")
     save_abort(tmp_path / "abort" / "1")
     save_half_plus_two(tmp_path / "late" / "1")
@@ -131,7 +131,7 @@ def test_input_shapes_that_end_the_process_are_refused_and_all_others_answered(
         assert "refuses signature 'serving_default' with x []: a run ended the server's process" in status.error
         assert 'tpuserve_refused_runs_total{model_name="abort"' in httpx.get(f"{server.rest}/metrics").text
         assert process.is_running()
-    record(FaultRow(37, "a scalar that aborts the worker", "REST", "envoy", "then refused", "then refused"))
+    record(FaultRow(37, "a scalar that aborts the worker", "REST", "then refused", "then refused"))
 
 
 def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
@@ -140,7 +140,7 @@ def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
     once = Retry(max_attempts=1)
     with Client(server.grpc, retry=once) as client:
         end_while_running(server, client)
-        record(FaultRow(27, "SIGSEGV of the worker", "TF gRPC", "envoy", "respawned", "respawned"))
+        record(FaultRow(27, "SIGSEGV of the worker", "TF gRPC", "respawned", "respawned"))
         client.wait_until_ready(START_TIMEOUT_S, "endless")
         end_while_running(server, client)
         wait_for_log(server, "quarantined")
@@ -150,7 +150,7 @@ def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
         assert "last while running (signal SIGSEGV). The server tries it again at" in status.error
         assert httpx.get(f"{server.rest}/readyz").status_code == 200
 
-        record(FaultRow(37, "model that ends the worker twice", "TF gRPC", "envoy", "quarantined", "quarantined"))
+        record(FaultRow(37, "model that ends the worker twice", "TF gRPC", "quarantined", "quarantined"))
 
         save_half_plus_two(tmp_path / "hidden")
         os.rename(tmp_path / "hidden", tmp_path / "endless" / "2")
@@ -166,7 +166,7 @@ def test_model_that_ends_the_process_twice_is_quarantined_and_the_others_serve(
         wait_for_log(server, "Applied the changed model configuration file")
         client.wait_until_ready(START_TIMEOUT_S, "late")
         assert client.predict("late", ONE).version == 1
-        record(FaultRow(39, "SIGHUP with a changed configuration", "signal", "envoy", "reloaded", "reloaded"))
+        record(FaultRow(39, "SIGHUP with a changed configuration", "signal", "reloaded", "reloaded"))
     for process in (worker(server), psutil.Process(server.process.pid)):
         process.send_signal(signal.SIGTERM)
     assert server.process.wait(START_TIMEOUT_S) == 0
@@ -189,7 +189,7 @@ def test_a_new_process_keeps_the_changes_of_clients(
         assert client.predict("late", ONE).version == 1
         with pytest.raises(NotFound):
             client.predict("endless", ONE)
-        record(FaultRow(27, "SIGKILL of the worker after a reload", "TF gRPC", "envoy", "reload kept", "reload kept"))
+        record(FaultRow(27, "SIGKILL of the worker after a reload", "TF gRPC", "reload kept", "reload kept"))
 
         # The operator's next configuration replaces the changes.
         (tmp_path / "models.config").write_text(configuration(tmp_path, "good"))
@@ -204,7 +204,7 @@ def test_a_new_process_keeps_the_changes_of_clients(
 
 
 @pytest.fixture
-def watched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+def watched(tmp_path: Path) -> Iterator[RunningServer]:
     """Yield a server with a good model and one that never answers, whose runs have a short limit."""
     save_half_plus_two(tmp_path / "good" / "1")
     save_endless(tmp_path / "endless" / "1")
@@ -240,19 +240,6 @@ def check_hung(server: RunningServer, client: Client) -> None:
 HUNG, HUNG_RESULT = "a run that never ends", "caller released, not live, not ready; others serve"
 
 
-@pytest.mark.parametrize("watched", [pytest.param("python", marks=pytest.mark.xdist_group("python"))], indirect=True)
-def test_hung_run_on_the_python_host_is_visible_to_its_orchestrator(
-    watched: RunningServer, record: Callable[[FaultRow], None]
-) -> None:
-    with Client(watched.grpc, retry=Retry(max_attempts=1)) as client:
-        client.wait_until_ready(START_TIMEOUT_S, "endless")
-        check_hung(watched, client)
-    record(FaultRow(26, HUNG, "TF gRPC", "python", HUNG_RESULT, HUNG_RESULT))
-    # The run has a thread of the process, which ends in spite of it.
-    watched.terminate()
-
-
-@pytest.mark.parametrize("watched", [pytest.param("envoy", marks=pytest.mark.xdist_group("envoy"))], indirect=True)
 def test_process_whose_run_hangs_is_replaced_and_refuses_the_input_shapes(
     watched: RunningServer, record: Callable[[FaultRow], None]
 ) -> None:
@@ -269,9 +256,9 @@ def test_process_whose_run_hangs_is_replaced_and_refuses_the_input_shapes(
         assert client.predict("good", ONE).outputs["y"].tolist() == [[2.5]]
         for path in ("/healthz", "/readyz"):
             assert httpx.get(f"{watched.rest}{path}").status_code == 200
-    record(FaultRow(26, HUNG, "TF gRPC", "envoy", HUNG_RESULT, HUNG_RESULT))
+    record(FaultRow(26, HUNG, "TF gRPC", HUNG_RESULT, HUNG_RESULT))
     refused = "a new process, which refuses these input shapes"
-    record(FaultRow(37, "input shapes whose run hangs", "TF gRPC", "envoy", refused, refused))
+    record(FaultRow(37, "input shapes whose run hangs", "TF gRPC", refused, refused))
 
 
 def wait_for_log(server: RunningServer, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests that no TLS session outlives the authority of its client, on both hosts and both protocols."""
+"""Tests that no TLS session outlives the authority of its client, on both ports."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from tests.faults.test_tls_reload import NEW, OLD, ReloadingHost, texts
 from tests.server.hosts.host_process import PATIENCE_S, running
 
 
-@pytest.fixture(params=["envoy", "python"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReloadingHost]:
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[ReloadingHost]:
     file = tmp_path / "tls.json"
     # Both authorities issue for clients, and the server's certificate stays.
-    with running(request.param, {**os.environ, "ECHO_TLS": str(file)}, tls=texts(OLD, OLD)) as host:
+    with running({**os.environ, "ECHO_TLS": str(file)}, tls=texts(OLD, OLD)) as host:
         yield ReloadingHost(host, file)
 
 

@@ -23,7 +23,7 @@ UNFINISHED = struct.pack(">BI", 0, 15 * MEBIBYTE) + bytes(HELD_BYTES)
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostProcess]:
     environment = {**os.environ, "ECHO_RECEIVING_BYTES": str(16 * MEBIBYTE)}
-    with running("envoy", environment, max_message_bytes=16 * MEBIBYTE) as host:
+    with running(environment, max_message_bytes=16 * MEBIBYTE) as host:
         yield host
 
 
@@ -49,4 +49,4 @@ def test_unfinished_messages_of_one_connection_are_cut_and_others_are_served(
         assert after_bytes - before_bytes < 128 * MEBIBYTE
     fault = "8 unfinished messages, 4 of 15 MiB each, one connection"
     memory_mb = (before_bytes / 1e6, after_bytes / 1e6)
-    record(FaultRow(34, fault, "gRPC (echo)", "envoy", "reset", "reset (4 of 8)", *memory_mb))
+    record(FaultRow(34, fault, "gRPC (echo)", "reset", "reset (4 of 8)", *memory_mb))

@@ -42,7 +42,7 @@ def run(module: str, out: Path, *arguments: str) -> Any:  # noqa: ANN401 - JSON
     ("saved", "through", "names", "most"),
     [
         ("plain", "sandbox", OPERATIONS, 3),
-        ("plain", "envoy,python", OPERATIONS, 1),
+        ("plain", "server", OPERATIONS, 1),
         ("exported", "sandbox", LAYERS, 8),
     ],
     ids=["operations", "servers", "exported layers"],
@@ -57,7 +57,7 @@ def test_valid_and_odd_forms_are_answered_rightly_or_refused(
     for row in rows:
         kind = row["forms of kind"]
         got = f"{row['answered']} answered, {row['refused']} refused, {row['failed']} failed"
-        record(FaultRow(CASES.get(kind, 43), f"{kind} forms", "all", row["saved"], "answered or refused", got))
+        record(FaultRow(CASES.get(kind, 43), f"{kind} forms, {row['saved']}", "all", "answered or refused", got))
         assert kind != "valid" or row["answered"] == row["requests"]
         assert kind not in CASES or row["refused"] == row["requests"]
     assert int(total["models"]) == len(names)
@@ -68,7 +68,7 @@ def test_valid_and_odd_forms_are_answered_rightly_or_refused(
 def test_structures_of_json_are_answered_or_refused_beside_other_requests(
     tmp_path: Path, record: Callable[[FaultRow], None]
 ) -> None:
-    lines = run("tests.zoo.body_sweep", tmp_path, "--through", "python", "--sizes", "1", "64")
+    lines = run("tests.zoo.body_sweep", tmp_path, "--sizes", "1", "64")
     for protocol in ("TF REST", "OIP REST"):
         found = [line for line in lines if line["protocol"] == protocol]
         counts = {verdict: sum(line["verdict"] == verdict for line in found) for verdict in ("answered", "refused")}
@@ -76,4 +76,4 @@ def test_structures_of_json_are_answered_or_refused_beside_other_requests(
         got = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         worst_ms = max(line["others_ms"] for line in found)
         expected = "answered or refused"
-        record(FaultRow(45, "structures", protocol, "python", expected, got, others_worst_ms=worst_ms))
+        record(FaultRow(45, "structures", protocol, expected, got, others_worst_ms=worst_ms))

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import socket
+import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.serving_process import ORPHANED
 
 if TYPE_CHECKING:
@@ -30,10 +33,6 @@ if TYPE_CHECKING:
 
     from tpuserve_server.core.certificate_status import CertificateStatus
 
-# A process that ends leaves its sockets to the system.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed <socket:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")
 
@@ -139,35 +138,47 @@ async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
     def end(code: int) -> None:
         raise Ended(code)
 
-    # A real exit would end the tests.
+    servers: list[HttpServer] = []
+
+    class Server(HttpServer):
+        def __init__(self, make: Any, sockets: dict[str, socket.socket], options: HostOptions) -> None:  # noqa: ANN401
+            super().__init__(make, sockets, options)
+            servers.append(self)
+
+    # A real exit would end the tests, and leave its sockets to the system.
     monkeypatch.setattr(serving_process, "end_process", end)
-    with contextlib.ExitStack() as stack:
-        lives: list[Life] = []
+    monkeypatch.setattr(serving_process, "HttpServer", Server)
+    lives: list[Life] = []
 
-        async def start(application: Recorded | None = None, *, is_respawn: bool = False, **options: Any) -> Life:  # noqa: ANN401
-            application = application or Recorded()
-            ours, theirs = socket.socketpair()
-            rest = socket.socket()
-            rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            rest.bind(("127.0.0.1", 0))
-            setup = ProcessSetup(
-                replace(OPTIONS, **options), {"rest": rest.fileno()}, theirs.detach(), -1, is_respawn=is_respawn
-            )
-            port = rest.getsockname()[1]
-            rest.detach()
-            supervisor = await Channel.over(ours)
-            supervisor.send("start", tls=None)
-            running = asyncio.create_task(serving_process._run(lambda: application, None, setup))
-            lives.append(Life(application, supervisor, running, port))
-            return lives[-1]
+    async def start(application: Recorded | None = None, *, is_respawn: bool = False, **options: Any) -> Life:  # noqa: ANN401
+        application = application or Recorded()
+        ours, theirs = socket.socketpair()
+        rest = socket.socket()
+        rest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rest.bind(("127.0.0.1", 0))
+        setup = ProcessSetup(
+            replace(OPTIONS, **options), {"rest": rest.fileno()}, theirs.detach(), -1, is_respawn=is_respawn
+        )
+        port = rest.getsockname()[1]
+        rest.detach()
+        supervisor = await Channel.over(ours)
+        supervisor.send("start", tls=None)
+        running = asyncio.create_task(serving_process._run(lambda: application, None, setup))
+        lives.append(Life(application, supervisor, running, port))
+        return lives[-1]
 
-        yield start
-        for life in lives:
-            life.running.cancel()
-            with contextlib.suppress(BaseException):
-                await life.running
-            await life.leave()
-        stack.close()
+    yield start
+    for life in lives:
+        life.running.cancel()
+        with contextlib.suppress(BaseException):
+            await life.running
+        await life.leave()
+    await asyncio.gather(*(server.close() for server in servers))
+    # A process that is cancelled leaves its end of the channel to the system.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lives.clear()
+        gc.collect()
 
 
 async def request(port: int, path: str) -> bytes:
