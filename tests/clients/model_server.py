@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -440,14 +439,6 @@ def grpc_address(
             server.stop(None).wait()
 
 
-def _tls_options(tls: ServerTls) -> dict[str, Any]:
-    """Return options for uvicorn.Config."""
-    options: dict[str, Any] = {"ssl_certfile": str(tls.own.cert), "ssl_keyfile": str(tls.own.key)}
-    if tls.client_ca:
-        options |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options
-
-
 @contextmanager
 def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
     """Start an HTTP server and yield its address. Stop the server at exit.
@@ -455,7 +446,7 @@ def http_address(app: Starlette, tls: ServerTls | None = None) -> Iterator[str]:
     The socket listens from the start, so a client can connect at once.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        options = _tls_options(tls) if tls else {}
+        options = tls.options() if tls else {}
         counted = CountedApp(app)
         config = uvicorn.Config(counted, log_level="error", lifespan="off", timeout_graceful_shutdown=1, **options)
         server = uvicorn.Server(config)

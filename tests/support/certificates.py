@@ -1,8 +1,10 @@
 """A certificate authority for tests, and files of certificates that it issues."""
 
+import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import grpc
 import trustme
@@ -48,3 +50,10 @@ class ServerTls:
         ca = self.client_ca.read_bytes() if self.client_ca else None
         pair = (self.own.key.read_bytes(), self.own.cert.read_bytes())
         return grpc.ssl_server_credentials([pair], ca, require_client_auth=ca is not None)
+
+    def options(self) -> dict[str, Any]:
+        """Return options for uvicorn.Config."""
+        options: dict[str, Any] = {"ssl_certfile": str(self.own.cert), "ssl_keyfile": str(self.own.key)}
+        if self.client_ca:
+            options |= {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return options

@@ -56,7 +56,7 @@ class HostOptions:
             at_least=1,
         ),
     ] = None
-    # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
+    # TLS for the ports. The UNIX socket has none. None: no encryption.
     tls: TlsOptions | None = None
     # Time between looks at the file of the certificates. 0: only after SIGHUP.
     tls_poll_wait_s: float = 0.0

@@ -109,7 +109,7 @@ def attacked_server(transport: str) -> Iterator[AttackedServer]:
         )
         with (
             run_configured_server(folder / "log", *flags, model="m", check_log=False) as running,
-            FaultedServer(running, "") as server,
+            FaultedServer(running) as server,
         ):
             server.wait_until_ready(START_TIMEOUT_S)
             yield AttackedServer(server, transport)
