@@ -59,9 +59,12 @@ class ReloadingHost:
 
     def rest(self, authority: trustme.CA, name: str | None = None) -> ssl.SSLSocket:
         """Connect to REST as `channel` does. Without a name the client sends no server name."""
-        context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
-        authority.issue_cert("client@example.org").configure_cert(context)
-        return context.wrap_socket(self.connect("rest"), server_hostname=name or "127.0.0.1")
+        return context_of(authority).wrap_socket(self.connect("rest"), server_hostname=name or "127.0.0.1")
+
+    def kept_rest(self, authority: trustme.CA) -> http.client.HTTPSConnection:
+        """Return a client of REST that keeps its connection until the server asks it to connect again."""
+        address = self.process.listening["rest"]
+        return http.client.HTTPSConnection(address, timeout=PATIENCE_S, context=context_of(authority))
 
     def connect(self, protocol: str) -> socket.socket:
         """Connect without TLS."""
@@ -83,6 +86,18 @@ class ReloadingHost:
             return False
 
 
+def context_of(authority: trustme.CA) -> ssl.SSLContext:
+    """Return the settings of a client of an authority, which trusts only its servers."""
+    context = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
+    authority.issue_cert("client@example.org").configure_cert(context)
+    return context
+
+
+def request(connection: http.client.HTTPSConnection) -> bytes:
+    connection.request("POST", "/", b"body")
+    return connection.getresponse().read()
+
+
 def post(connection: ssl.SSLSocket) -> bytes:
     connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbody")
     response = http.client.HTTPResponse(connection)
@@ -98,7 +113,7 @@ def host(tmp_path: Path) -> Iterator[ReloadingHost]:
         yield ReloadingHost(host, file)
 
 
-def test_sighup_replaces_the_certificates_of_new_connections_only(
+def test_sighup_replaces_the_certificates_of_all_clients(
     host: ReloadingHost, record: Callable[[FaultRow], None]
 ) -> None:
     with host.channel(OLD) as old, host.rest(OLD) as old_rest:
@@ -124,8 +139,10 @@ def test_sighup_replaces_the_certificates_of_new_connections_only(
             assert (post(named), unary(new, "Unary")(b"after")) == (b"body", b"after")
         with host.channel(OLD) as stranger, pytest.raises(grpc.RpcError):
             unary(stranger, "Unary")(b"stranger", timeout=PATIENCE_S)
-        # Open connections continue.
-        assert (unary(old, "Unary")(b"still"), post(old_rest)) == (b"still", b"body")
+        # A client of the old authority must connect again, and is refused.
+        with pytest.raises(grpc.RpcError):
+            unary(old, "Unary")(b"still", timeout=PATIENCE_S)
+        assert received(old_rest) == b""
 
     # Another process gets the new certificates.
     os.kill(host.process.serving_pid(), signal.SIGKILL)
@@ -133,6 +150,6 @@ def test_sighup_replaces_the_certificates_of_new_connections_only(
     assert host.serves(NEW)
     for fault, expected in (
         ("SIGHUP with a key of another certificate", "old certificates"),
-        ("SIGHUP with new certificates", "new certificates, open connections stay"),
+        ("SIGHUP with new certificates", "new certificates; clients connect again"),
     ):
         record(FaultRow(39, fault, "gRPC, REST (echo)", expected, expected))

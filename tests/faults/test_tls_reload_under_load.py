@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.faults.test_tls_reload import NEW, OLD, ReloadingHost, post, texts
+from tests.faults.test_tls_reload import NEW, OLD, ReloadingHost, post, request, texts
 from tests.server.hosts.grpc_calls import two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, running
 
@@ -38,10 +38,12 @@ class Load:
     def __enter__(self) -> "Load":
         self._stack = ExitStack()
         kept_channel = self._stack.enter_context(self._host.channel(OLD))
-        kept_connection = self._stack.enter_context(self._host.rest(OLD))
+        # It connects again after a response that asks for it.
+        kept_connection = self._host.kept_rest(OLD)
+        self._stack.callback(kept_connection.close)
         sends: list[Callable[[], bytes]] = [
             lambda: unary(kept_channel, "Unary")(b"body", timeout=PATIENCE_S),
-            lambda: post(kept_connection),
+            lambda: request(kept_connection),
             self._over_new_channel,
             self._over_new_connection,
         ]

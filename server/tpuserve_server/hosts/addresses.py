@@ -17,8 +17,9 @@ from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
-# asm-generic/socket.h; the socket module has no name for it.
+# asm-generic/socket.h; the socket module has no names for them.
 _SO_ATTACH_FILTER = 26
+_SO_DETACH_FILTER = 27
 _BPF_RETURN = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h: the filter keeps no byte of a packet.
 # By field of `Listening`.
 _PROTOCOLS = {"grpc": "gRPC", "rest": "REST", "grpc_socket": "gRPC"}
@@ -63,6 +64,8 @@ def listen(name: str, bound: socket.socket) -> None:
     """
     try:
         bound.listen(BACKLOG)
+        # The process before this one may have ended while it ignored them.
+        heed_new_connections(bound)
     except OSError as error:
         raise cannot_listen(join(*bound.getsockname()[:2]), _PROTOCOLS[name], error) from error
 
@@ -78,6 +81,14 @@ def ignore_new_connections(listening: socket.socket) -> None:
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # sock_filter
     program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
     listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def heed_new_connections(listening: socket.socket) -> None:
+    """End `ignore_new_connections`, if it is in effect."""
+    if sys.platform != "linux" or listening.family == socket.AF_UNIX:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:

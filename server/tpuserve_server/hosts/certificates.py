@@ -32,6 +32,8 @@ class Certificates:
         self._use = use
         self._show = show
         self._reloading: asyncio.Task[None] | None = None
+        # Whether something has asked for a reload since the last one began.
+        self._is_due = False
         show(certificate_status(tls))
 
     def polled(self, wait_s: float) -> contextlib.AbstractContextManager[None]:
@@ -41,9 +43,18 @@ class Certificates:
         return CertificatePoll(self._read, wait_s, self.reload).running(self._tls)
 
     def reload(self) -> None:
-        """Begin to read the certificates again. Errors change nothing and are logged."""
+        """Begin to read the certificates again, or do it once more after a reload that runs.
+
+        Errors change nothing and are logged.
+        """
+        self._is_due = True
         if self._read is not None and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.create_task(self._reload(self._read))
+            self._reloading = asyncio.create_task(self._reload_while_due(self._read))
+
+    async def _reload_while_due(self, read: Callable[[], TlsOptions]) -> None:
+        while self._is_due:
+            self._is_due = False
+            await self._reload(read)
 
     async def _reload(self, read: Callable[[], TlsOptions]) -> None:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.hosts import service_manager
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.stderr_relay import StderrRelay, relayed_stderr
@@ -76,7 +77,7 @@ class Child:
                 stderr=stderr.theirs,
                 pass_fds=[*setup.sockets.values(), setup.channel, lock, stderr.log],
                 env={
-                    **os.environ,
+                    **{name: value for name, value in os.environ.items() if name != service_manager.VARIABLE},
                     **environment,
                     "PYTHONPATH": _module_path(),
                     VARIABLE: setup.to_json(),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import h2corn
 import h2corn._lib
 
-from tpuserve_server.hosts.addresses import ignore_new_connections, listen
+from tpuserve_server.hosts.addresses import heed_new_connections, ignore_new_connections, listen
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
@@ -46,6 +46,8 @@ WINDOW_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 128 << 10
 # Time in which clients with kept connections learn from a response to connect again.
 FAREWELL_S: Final = 2.0
+# Time in which the client of a new connection sends its first request. The end of a server drops it if it comes later.
+_FIRST_REQUEST_S: Final = 0.5
 # Time in which calls that were on their way are refused after GOAWAY: longer than most network round trips.
 _REFUSAL_S: Final = 0.5
 # Time for a TLS handshake, and for the first bytes of a request.
@@ -135,6 +137,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._aging: asyncio.TimerHandle | None = None
         self._is_closing = False
+        self._accepts = True
 
     async def open(self, tls: TlsOptions | None) -> None:
         """Listen, and accept connections.
@@ -151,6 +154,8 @@ class HttpServer:
     async def renew(self, tls: TlsOptions | None) -> None:
         """Serve new connections with `tls`, and let the clients of older ones connect again.
 
+        Returns once all new connections get `tls`. Until then the older generation may accept some, too.
+
         Raises:
             HostError: the certificates cannot be used. Nothing has changed.
         """
@@ -158,7 +163,9 @@ class HttpServer:
             return
         before, self._generations = self._generations, await self._start(tls)
         self._tls = tls
-        self._begin(self._retire(before))
+        accepts_no_more = asyncio.Event()
+        self._begin(self._retire(before, accepts_no_more))
+        await accepts_no_more.wait()
 
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection."""
@@ -168,6 +175,7 @@ class HttpServer:
 
     def ignore_new_connections(self) -> None:
         """Let new connections wait in the network until `close`, but accept those that are complete."""
+        self._accepts = False
         for each in self._sockets.values():
             ignore_new_connections(each)
 
@@ -187,6 +195,7 @@ class HttpServer:
     async def close(self) -> None:
         """Close the sockets, and wait until every connection has sent its last response. May be called again."""
         self._is_closing = True
+        self._accepts = False
         if self._aging is not None:
             self._aging.cancel()
         for each in self._sockets.values():
@@ -198,12 +207,23 @@ class HttpServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _retire(self, generations: list[_Generation]) -> None:
+    async def _retire(self, generations: list[_Generation], accepts_no_more: asyncio.Event) -> None:
         for generation in generations:
             generation.accept_no_more()
             generation.endpoint.say_farewell()
         await asyncio.sleep(0.0 if self._is_closing else FAREWELL_S)
+        # Both generations accept from the same sockets. The older one must have nothing new when it ends.
+        self._let_connect(ignore_new_connections)
+        await asyncio.sleep(_FIRST_REQUEST_S)
+        for generation in generations:
+            generation.server.shutdown()
+        self._let_connect(heed_new_connections)
+        accepts_no_more.set()
         await asyncio.gather(*(generation.end() for generation in generations))
+
+    def _let_connect(self, change: Callable[[socket.socket], None]) -> None:
+        for each in self._sockets.values() if self._accepts else ():
+            change(each)
 
     def _schedule_renewal(self) -> None:
         if self._age_s is not None and not self._is_closing:

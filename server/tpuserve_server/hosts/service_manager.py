@@ -7,12 +7,13 @@ from typing import Literal
 
 _log = logging.getLogger(__name__)
 
-_VARIABLE = "NOTIFY_SOCKET"
+# Only the supervisor has it: the HTTP server would also report its own states, such as the end of a generation.
+VARIABLE = "NOTIFY_SOCKET"
 
 
 def report(state: Literal["READY", "STOPPING"]) -> None:
     """Report a state. Do nothing if no service manager has started this process."""
-    address = os.environ.get(_VARIABLE)
+    address = os.environ.get(VARIABLE)
     if not address:
         return
     # A leading @ means Linux's abstract namespace.

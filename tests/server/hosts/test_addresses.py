@@ -73,6 +73,14 @@ def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> Non
             assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
 
 
+def test_a_new_process_takes_the_connections_that_the_one_before_it_ignored() -> None:
+    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
+        listen("rest", sockets["rest"])
+        ignore_new_connections(sockets["rest"])
+        listen("rest", sockets["rest"])
+        socket.create_connection(sockets["rest"].getsockname(), timeout=10).close()
+
+
 def test_every_address_of_ipv6_takes_ipv4_too() -> None:
     with bound(HostOptions("::", None, 0), None) as sockets:
         listen("rest", sockets["rest"])

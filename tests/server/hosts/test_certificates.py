@@ -1,6 +1,7 @@
 """Tests for certificates that are read again: which are refused, and what new connections get."""
 
 import asyncio
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -81,3 +82,21 @@ async def test_certificates_that_the_server_cannot_use_change_nothing(caplog: py
     await reload(Certificates(CURRENT, lambda: NEXT, use, shown.append))
     assert "The server keeps its certificates: unknown key" in caplog.text
     assert [status.reload_failure for status in shown] == ["", "unknown key"]
+
+
+async def test_a_reload_that_is_asked_for_during_another_follows_it() -> None:
+    used: list[str] = []
+    files = iter(["first", "second", "third"])
+
+    async def use(tls: TlsOptions) -> None:
+        used.append(tls.origin)
+        if tls.origin == "first":
+            certificates.reload()
+            certificates.reload()
+
+    def read() -> TlsOptions:
+        return dataclasses.replace(NEXT, origin=next(files))
+
+    certificates = Certificates(CURRENT, read, use, lambda _: None)
+    await reload(certificates)
+    assert used == ["first", "second"]
