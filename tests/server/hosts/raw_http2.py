@@ -97,6 +97,17 @@ def ended_streams(client: socket.socket, wanted: int) -> set[int]:
     return ended
 
 
+def finished_streams(client: socket.socket, wanted: int) -> set[int]:
+    """Read until the server has reset or ended `wanted` streams, and return them."""
+    finished: set[int] = set()
+    for kind, flags, stream, _ in _all(client):
+        if kind == _RST_STREAM or (flags & _END_STREAM and kind in (_DATA, _HEADERS)):
+            finished.add(stream)
+        if len(finished) >= wanted:
+            break
+    return finished
+
+
 def granted_bytes(client: socket.socket, stream: int) -> int:
     """Read until the server has reset the stream, and return by how many bytes it has widened the stream's window."""
     granted = 0

@@ -7,12 +7,13 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.budgets.sending import ResponseCut, SendingBudget
-from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, ChargedResponses
+from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES, ChargedResponses
 
 if TYPE_CHECKING:
     from starlette.types import Message
 
 TIMEOUT_S = 30
+BUDGET_BYTES = 2 * TAKEN_AHEAD_BYTES
 CLIENT = ("10.0.0.1", 5)
 SCOPE: dict[str, Any] = {"type": "http", "http_version": "2", "client": CLIENT}
 START: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
@@ -49,7 +50,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def budget(clock: FakeClock) -> SendingBudget:
-    return SendingBudget(10 * PART_BYTES, 10 * PART_BYTES, TIMEOUT_S, clock)
+    return SendingBudget(BUDGET_BYTES, BUDGET_BYTES, TIMEOUT_S, clock)
 
 
 async def settled() -> None:
@@ -81,7 +82,7 @@ async def test_a_large_response_is_sent_in_parts_as_the_client_takes_them(budget
     assert (server.sizes, budget.held_bytes) == ([PART_BYTES], 2 * PART_BYTES + 1)
     server.take()
     await settled()
-    assert (server.sizes, budget.held_bytes) == ([PART_BYTES] * 2, PART_BYTES + 1)
+    assert (server.sizes, budget.held_bytes) == ([PART_BYTES] * 2, 2 * PART_BYTES + 1)
     server.take(2)
     await sending
     assert (server.sizes, budget.held_bytes) == ([PART_BYTES, PART_BYTES, 1], 0)
@@ -103,11 +104,26 @@ async def test_a_response_that_is_not_read_is_cut(
     assert budget.held_bytes == 0
 
 
+async def test_bytes_that_the_server_takes_ahead_are_no_progress(budget: SendingBudget, clock: FakeClock) -> None:
+    ahead = TAKEN_AHEAD_BYTES // PART_BYTES
+    server = Server()
+    sending = asyncio.ensure_future(ChargedResponses(budget).charged(SCOPE, server.send)(body(2 * TAKEN_AHEAD_BYTES)))
+    await settled()
+    clock.now_s += TIMEOUT_S - 1
+    server.take(ahead)
+    while len(server.sent) <= ahead:
+        await asyncio.sleep(0)
+    clock.now_s += 1
+    budget.cut_late()
+    with pytest.raises(ResponseCut):
+        await sending
+
+
 async def test_a_response_without_room_is_cut(budget: SendingBudget) -> None:
     budget.begin("other", PART_BYTES)
     server = Server()
     with pytest.raises(ResponseCut):
-        await ChargedResponses(budget).charged(SCOPE, server.send)(body(10 * PART_BYTES))
+        await ChargedResponses(budget).charged(SCOPE, server.send)(body(BUDGET_BYTES))
     assert server.sent == []
 
 

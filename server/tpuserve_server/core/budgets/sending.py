@@ -28,7 +28,7 @@ class ResponseCut(OSError):
 
 
 class SendingBudget:
-    """Charges encoded bytes until their client takes them. One event loop's thread owns it and its deliveries.
+    """Charges responses until the server has taken all of their bytes. One event loop's thread owns it.
 
     If a budget is full, deliveries that their clients have not read for a second are cut until the new one fits, the
     largest first. If that is not enough, the new one is refused, unless it is small or then alone. Each delivery ends
@@ -106,12 +106,9 @@ class SendingBudget:
         for delivery in [each for each in self._deliveries if now_s - each.moved_s >= self.timeout_s]:
             self._cut(delivery, "timeout")
 
-    def taken(self, delivery: "Delivery", size_bytes: int) -> None:
-        """Record that a client took bytes now, and return them."""
+    def taken(self, delivery: "Delivery") -> None:
+        """Record that a client took bytes now. The response is one object, so that its bytes return at its end."""
         delivery.moved_s = self._clock.monotonic_s()
-        if delivery in self._deliveries:
-            delivery.held_bytes -= size_bytes
-            self._held.add(delivery.connection, -size_bytes)
 
     def end(self, delivery: "Delivery") -> None:
         """Forget a delivery, and return its bytes. May be called more than once."""
@@ -174,7 +171,6 @@ class Delivery:
         self._pending: asyncio.Future[Any] | None = None
         self._reason: CutReason | None = None
         self.connection = connection
-        # After a cut: the bytes that it held.
         self.held_bytes = size_bytes
         # When the client last took bytes, or the beginning.
         self.moved_s = now_s
@@ -191,9 +187,9 @@ class Delivery:
         """Return the bytes to the budget, as the end of the context does."""
         self._budget.end(self)
 
-    def taken(self, size_bytes: int) -> None:
-        """Return bytes that the client has taken."""
-        self._budget.taken(self, size_bytes)
+    def taken(self) -> None:
+        """Record that the client has taken bytes."""
+        self._budget.taken(self)
 
     async def wait(self, sending: Awaitable[object]) -> None:
         """Wait until the server has sent bytes or taken them to send.

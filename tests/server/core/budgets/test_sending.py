@@ -37,11 +37,10 @@ def is_cut(delivery: Delivery) -> bool:
     return False
 
 
-async def test_taken_and_ended_responses_return_their_bytes(budget: SendingBudget) -> None:
+async def test_responses_return_their_bytes_at_the_end(budget: SendingBudget) -> None:
     with budget.begin("a", 50) as delivery:
-        delivery.taken(20)
-        assert budget.held_bytes == 30
-    delivery.taken(30)
+        delivery.taken()
+        assert budget.held_bytes == 50
     assert budget.held_bytes == 0
     assert not is_cut(budget.begin("a", 60))
 
@@ -50,7 +49,7 @@ async def test_the_largest_that_is_not_read_is_cut_for_one_that_begins(budget: S
     large, small = budget.begin("a", 50), budget.begin("b", 10)
     read = budget.begin("c", 40)
     clock.now_s += 2
-    read.taken(0)
+    read.taken()
     new = budget.begin("d", 20)
     assert [is_cut(each) for each in (large, small, read, new)] == [True, False, False, False]
     assert (budget.held_bytes, dict(budget.cuts)) == (70, {"memory": 1})
@@ -95,7 +94,7 @@ async def test_a_response_without_progress_is_cut_and_a_slow_one_is_not(
     stalled, slow = budget.begin("a", 10), budget.begin("b", 10)
     for _ in range(3):
         clock.now_s += TIMEOUT_S / 3
-        slow.taken(1)
+        slow.taken()
     budget.cut_late()
     assert (is_cut(stalled), is_cut(slow)) == (True, False)
     with pytest.raises(ResponseCut, match="read nothing of the response for 30 seconds"):
