@@ -46,14 +46,14 @@ def pieces_until_cut(client: socket.socket, pieces: Iterator[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", REST)
-def test_headers_that_never_end_are_cut(faults: Faults, protocol: str) -> None:
+def test_headers_that_never_go_on_are_cut(faults: Faults, protocol: str) -> None:
     head = f"POST {PATHS[protocol]} HTTP/1.1\r\nhost: x\r\n".encode()
-    fault = "headers, a line each 50 ms"
+    fault = "half of the headers, then silence"
     with (
-        faults.fault(14, fault, protocol, "408", CLOSED, beside=True, pause_s=0.05) as attempt,
+        faults.fault(14, fault, protocol, CLOSED, beside=True, pause_s=0.05) as attempt,
         connected(faults.server) as client,
     ):
-        attempt.got = statuses(pieces_until_cut(client, itertools.chain([head], itertools.repeat(b"a: b\r\n"))))
+        attempt.got = statuses(pieces_until_cut(client, itertools.chain([head], itertools.repeat(b""))))
 
 
 def test_grpc_preface_that_never_ends_is_cut(faults: Faults) -> None:
@@ -69,7 +69,7 @@ def test_grpc_preface_that_never_ends_is_cut(faults: Faults) -> None:
 
 
 HALF_BODIES = {
-    **dict.fromkeys(REST, ("408", "504")),
+    **dict.fromkeys(REST, ("504",)),
     TF_GRPC: (CALL_ENDED,),
     OIP_GRPC: (CALL_ENDED,),
 }
