@@ -24,15 +24,6 @@ FAULT = "30 unfinished bodies, 20 of 60 MiB each"
 OPEN, ENDED, GOAWAY = "served", "connection closed", "GOAWAY"
 
 
-def flood_pings(client: socket.socket) -> None:
-    for number in range(20_000):
-        client.sendall(raw_http2.ping(struct.pack(">Q", number)))
-
-
-def flood_settings(client: socket.socket) -> None:
-    client.sendall(raw_http2.settings() * 20_000)
-
-
 def reset_rapidly(client: socket.socket) -> None:
     for stream in range(1, 40_000, 2):
         client.sendall(raw_http2.grpc_call(stream, PATHS[TF_GRPC]) + raw_http2.reset(stream))
@@ -48,8 +39,6 @@ def flood_empty_data(client: socket.socket) -> None:
 
 
 FLOODS: dict[str, Callable[[socket.socket], None]] = {
-    "20,000 pings": flood_pings,
-    "20,000 settings": flood_settings,
     "20,000 streams reset at once": reset_rapidly,
     "5,000 open streams": flood_streams,
     "50,000 empty data frames": flood_empty_data,
