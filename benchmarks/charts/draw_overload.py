@@ -17,7 +17,7 @@ def main(figures: Path, picture: Path) -> None:
     figure, (loads, storm) = plt.subplots(1, 2, figsize=(10, 4), width_ratios=(3, 2))
     _simulated(loads, found["simulated"])
     for protocol, colour in COLOURS.items():
-        points = [point for point in found["live"] if point["protocol"] == protocol]
+        points = [point for point in found["live"] if point["protocol"] == protocol and point["load"] >= 1]
         steady = [point for point in points if point["step"] != _STORM]
         loads.plot(
             [point["load"] for point in steady],
@@ -28,7 +28,7 @@ def main(figures: Path, picture: Path) -> None:
             label=protocol,
         )
     loads.axhline(90, color=INK, linestyle="--", linewidth=1)
-    loads.annotate("goal", (0.9, 90), xytext=(0, -12), textcoords="offset points")
+    loads.annotate("goal", (1, 90), xytext=(0, -12), textcoords="offset points")
     loads.set_xlabel("load, times the capacity")
     loads.set_title("responses within 0.5 s, % of the peak", fontsize=10)
     _storms(storm, found)

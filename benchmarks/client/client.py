@@ -24,8 +24,8 @@ from benchmarks.client.imports import PROGRAMS, measure_import
 from benchmarks.client.libraries import OWN, RAW
 from benchmarks.client.report import Line, burst_lines, import_lines, prediction_lines, show, to_json
 from benchmarks.client.turns import Turn, loads, measure_burst, measure_round
-from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm, started
-from benchmarks.harness.targets import PROTOCOLS, Protocol, free_port
+from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
+from benchmarks.harness.targets import PROTOCOLS, Protocol, asgi_server, free_port
 from tpuserve_client import Client, TpuserveError
 
 WIDTH = 110
@@ -95,15 +95,16 @@ def _bursts(port: int, rounds: int) -> list[Line]:
 @contextmanager
 def running_server() -> Iterator[dict[Protocol, int]]:
     """Run the server for the duration of the block. Yield its ports. Raises ServerDied if it does not start."""
-    ports = {protocol: free_port() for protocol in PROTOCOLS}
-    command = [sys.executable, str(Path(__file__).with_name("server.py")), *map(str, ports.values())]
+    port = free_port()
+    # Connections stay open between the turns of a client.
+    options = ("--timeout-keep-alive=600", "--timeout-request-header=600")
     with (
         tempfile.TemporaryDirectory(prefix="tpuserve-client-") as directory,
-        started(command, Path(directory) / "server.log") as tree,
+        asgi_server("benchmarks.client.server:app", port, Path(directory) / "server.log", *options) as tree,
     ):
         try:
-            with Client(f"http://127.0.0.1:{ports['rest']}") as client:  # the server opens this port last
+            with Client(f"http://127.0.0.1:{port}") as client:
                 client.wait_until_ready(READY_TIMEOUT_S)
         except TpuserveError as error:
             raise ServerDied(f"{error}\n{tree.log_tail()}") from None
-        yield ports
+        yield dict.fromkeys(PROTOCOLS, port)

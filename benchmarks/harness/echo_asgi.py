@@ -16,14 +16,15 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
     """Echo one request's body."""
     if scope["type"] != "http":
         return
-    body = await _read_body(receive)
-    if _content_type(scope) == b"application/grpc":
-        await _send_grpc(body, send)
+    body = await read_body(receive)
+    if is_grpc(scope):
+        await send_grpc(body, send)
     else:
-        await _send_http(body, send)
+        await send_http(body, send)
 
 
-async def _read_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive) -> bytes:
+    """Return the whole body of a request."""
     chunks = []
     while True:
         message = await receive()
@@ -32,21 +33,21 @@ async def _read_body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
-def _content_type(scope: Message) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return bytes(value)
-    return b""
+def is_grpc(scope: Message) -> bool:
+    """Return whether a request is a gRPC call."""
+    return (b"content-type", b"application/grpc") in scope["headers"]
 
 
-async def _send_grpc(framed: bytes, send: Send) -> None:
+async def send_grpc(framed: bytes, send: Send) -> None:
+    """Respond to a gRPC call with OK and a message in its frame."""
     headers = [(b"content-type", b"application/grpc")]
     await send({"type": "http.response.start", "status": 200, "headers": headers, "trailers": True})
     await send({"type": "http.response.body", "body": framed})
     await send({"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]})
 
 
-async def _send_http(body: bytes, send: Send) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+async def send_http(body: bytes, send: Send, *more: tuple[bytes, bytes]) -> None:
+    """Respond to a request with JSON, and with `more` headers."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -51,14 +51,19 @@ def echoes(scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, T
     With `tls`, it uses that certificate and refuses connections without TLS.
     """
     port = free_port()
-    command = [_program("h2corn"), "benchmarks.harness.echo_asgi:app", f"--bind=127.0.0.1:{port}", "--grpc"]
-    command += ["--loop=uvloop", "--runtime-threads=1", "--lifespan=off", "--no-access-log"]
-    command += [f"--certfile={tls.cert}", f"--keyfile={tls.key}"] if tls else []
-    with started(command, scratch / "echo.log", os.environ | {"PYTHONPATH": str(ROOT)}) as tree:
+    options = [f"--certfile={tls.cert}", f"--keyfile={tls.key}"] if tls else []
+    with asgi_server("benchmarks.harness.echo_asgi:app", port, scratch / "echo.log", *options) as tree:
         targets = _pair("echo", tree, port, port)
         for target in targets.values():
             wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
         yield targets
+
+
+def asgi_server(app: str, port: int, log: Path, *options: str) -> contextlib.AbstractContextManager[ProcessTree]:
+    """Run an ASGI application of the benchmarks on h2corn, for gRPC and REST on one port. It may not be ready yet."""
+    command = [_program("h2corn"), app, f"--bind=127.0.0.1:{port}", "--grpc", "--loop=uvloop", "--runtime-threads=1"]
+    command += ["--lifespan=off", "--no-access-log", *options]
+    return started(command, log, os.environ | {"PYTHONPATH": str(ROOT)})
 
 
 @contextlib.contextmanager

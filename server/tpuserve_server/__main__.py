@@ -26,7 +26,6 @@ from tpuserve_server.command.secret_files import warn_of_exposed_files
 from tpuserve_server.command.settings import SETTINGS_VARIABLE, Settings
 from tpuserve_server.command.validation import read_settings, settings_json
 from tpuserve_server.config.batching_parameters import read_batching_parameters
-from tpuserve_server.config.model_config_file import ModelConfigFile
 from tpuserve_server.config.monitoring_config import read_metrics_path
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.hosts import supervisor
@@ -154,6 +153,9 @@ def _explain(error: "ErrorDetails") -> str:
 def _check_files(settings: Settings) -> None:
     """Raise ConfigError for an unusable file. The server would report it seconds later and in another process."""
     if settings.models.model_config_file is not None:
+        # This imports the core's value types and numpy, 15 MB that the supervisor otherwise does not need.
+        from tpuserve_server.config.model_config_file import ModelConfigFile
+
         ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
     if settings.batching_source.batching_parameters_file is not None:
         read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
@@ -406,6 +407,9 @@ class CountedApp:
         self._ended = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("http://"):
+            # The absolute form, which clients send to proxies. h11 leaves it as it is.
+            scope = {**scope, "path": urlsplit(scope["path"]).path}
         if scope["path"] == "/idle":
             while self._in_progress:
                 self._ended.clear()

@@ -186,9 +186,9 @@ def test_strange_model_names(serving: ServingClient, name: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/healthz", "/readyz", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json", "/console", "/v2",
-        "/debug/status", "/v1/models", "/v1/models/half", "/v1/models/half/metadata", "/v1/models/nobody", "/v2/health/live",
-        "/v2/models/half", "/v2/models/half/infer", "/nowhere",
+        "/healthz", "/readyz", "/metrics", "/monitoring/prometheus/metrics", "/openapi.json", "/console",
+        "/debug/status", "/v1/models", "/v1/models/half", "/v1/models/half/metadata", "/v1/models/nobody", "/v2",
+        "/v2/health/live", "/v2/models/half", "/v2/models/half/infer", "/nowhere",
     ],
 )  # fmt: skip
 def test_head_answers_as_get_without_the_body(serving: ServingClient, path: str) -> None:

@@ -58,8 +58,8 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("name of a model, signature, input or output in a request", f"{errors._MOST_SHOWN:,} characters"),
         (
             "client connections",
-            f"{HostOptions().max_connections:,}, or {limits._RESERVED_FILES} fewer than open files (`ulimit -n`) if "
-            "that is less",
+            f"{HostOptions().max_connections:,}, or half of the open files (`ulimit -n`) above "
+            f"{limits._RESERVED_FILES} if that is less",
         ),
         ("calls at the same time on one gRPC connection", f"{limits.MAX_STREAMS_PER_CONNECTION}"),
         ("wait for a client that reads nothing of its response", f"{limits.DRAIN_UNREAD_S:g} s"),

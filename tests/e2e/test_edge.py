@@ -124,7 +124,7 @@ def test_status_shows_the_effective_values(edge: Edge) -> None:
 
 def test_log_names_the_profile_and_warns_of_nothing(edge: Edge) -> None:
     lines = edge.log.read_text().splitlines()
-    assert any("Profile edge: --host_backend=envoy" in line for line in lines)
+    assert any("Profile edge: --header_timeout_seconds=15" in line for line in lines)
     assert [line for line in lines if " WARNING " in line or " ERROR " in line] == []
 
 

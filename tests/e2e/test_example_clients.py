@@ -1,4 +1,4 @@
-"""Tests for Classify, Regress and MultiInference with TensorFlow Serving's stubs and curl, against both hosts."""
+"""Tests for Classify, Regress and MultiInference with TensorFlow Serving's stubs and curl."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -125,7 +125,7 @@ def test_every_line_is_json_from_the_start_to_the_end(base_path: Path) -> None:
         log.wait_for("Nothing to read again")
         [serving] = psutil.Process(server.process.pid).children()
         serving.send_signal(signal.SIGSEGV)
-        assert log.wait_for("Fatal Python error: Segmentation fault")["level"] == "CRITICAL"
+        log.wait_for("Fatal Python error: Segmentation fault")
         log.wait_for("The serving process ended by itself (signal SIGSEGV)")
         server.wait_until_ready()
         assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""Tests with TensorFlow Serving's stubs, gRPC's health and reflection clients, and curl, against both hosts."""
+"""Tests with TensorFlow Serving's stubs, gRPC's health and reflection clients, and curl."""
 
 import json
 import subprocess

@@ -60,21 +60,17 @@ async def disconnects(scene: Scene) -> str:
 
 
 async def slow_clients(scene: Scene) -> str:
-    """Send headers that never end, no TLS handshake, a slow body, and read many answers slowly, all at once."""
+    """Send a part of the headers, no TLS handshake, a slow body, and read many answers slowly, all at once."""
     results = await asyncio.gather(_headers(scene), _silence(scene), _body(scene), _reading(scene))
     return ", ".join(results)
 
 
 async def _headers(scene: Scene) -> str:
-    """Send a line of the headers at a time, until the server cuts the connection."""
-    async with _connected(scene) as (reader, writer), asyncio.timeout(PATIENCE_S):
+    """Send some lines of the headers, then pause until the server cuts the connection."""
+    async with _connected(scene) as (reader, writer), asyncio.timeout(HEADER_TIMEOUT_S + PATIENCE_S):
         writer.write(f"POST {PATHS['TF REST']} HTTP/1.1\r\nhost: x\r\n".encode())
-        reading = asyncio.create_task(reader.read(1000))
-        while not reading.done():
-            writer.write(b"a: b\r\n")
-            await asyncio.wait({reading}, timeout=_PAUSE_S)
         with contextlib.suppress(ConnectionError):
-            expect((await reading)[:12], b"", b"HTTP/1.1 408", b"HTTP/1.1 431")
+            expect(await reader.read(1000), b"")
     return "headers cut"
 
 

@@ -24,7 +24,7 @@ from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.certificate_validity import certificate_status, expiry_warnings, find_invalidity
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile
-from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.hosts.tls import check_usable
 from tpuserve_server.versions.signatures import RequiredSignatures
 
 # The checks of models read none of these files, and other flags need them.
@@ -59,7 +59,7 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
         "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
         "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
         "monitoring_config_file": read_metrics_path,
-        "ssl_config_file": lambda path: server_context(read_tls(path)),
+        "ssl_config_file": lambda path: check_usable(read_tls(path)),
         "credentials_file": check_credentials,
         "jwt_jwks_file": check_jwks,
         "require_signed": RequiredSignatures.read,

@@ -1,1 +1,1 @@
-"""HTTP hosts: Envoy with this Python embedded, or grpcio and uvicorn. Both run the same Application."""
+"""Hosts: the HTTP server in the process of the models, and replicas of Ray Serve. Both run the same Application."""

@@ -112,7 +112,7 @@ def _bind(options: HostOptions, port: int, what: str) -> socket.socket:
         if sys.platform == "linux":
             _set_inherited(bound, options)
         bound.bind((host, port))
-        if options.reuse_port and port and is_shared(port):
+        if options.replace_pid is not None and port and is_shared(port):
             raise HostError(
                 f"Cannot listen for {what} on {join(host, port)}: two servers already share port {port}. Stop the "
                 "older one first."

@@ -38,9 +38,10 @@ class HostOptions:
         bool,
         Setting(
             "Listening",
-            "Allow a second server with this flag on the same ports, so that it can replace this one without losing "
-            "requests. The ports open after every model has loaded or failed. Linux only.",
-            page="allow a second server with this flag on the same ports, so that it can "
+            "Allow other servers with this flag on the same ports, which share their connections, or replace this one "
+            "without losing requests. The ports open after every model has loaded or failed. Linux only.",
+            page="allow other servers with this flag on the same ports, which "
+            "[share their connections](../how-to/operate/run.md#more-load-than-one-server-can-take), or "
             "[replace this one](../how-to/operate/restart.md) without losing requests; the ports open after every "
             "model has loaded or failed; Linux only",
         ),
@@ -55,7 +56,7 @@ class HostOptions:
             at_least=1,
         ),
     ] = None
-    # TLS for every address, including the UNIX socket, as in TensorFlow Serving. None: no encryption.
+    # TLS for the ports. The UNIX socket has none. None: no encryption.
     tls: TlsOptions | None = None
     # Time between looks at the file of the certificates. 0: only after SIGHUP.
     tls_poll_wait_s: float = 0.0

@@ -40,26 +40,35 @@ class Handover:
     def __init__(self, options: HostOptions) -> None:
         """Do nothing for ports unless `options` allow a second server on them."""
         self._shares_ports = options.reuse_port
+        self._replaces = options.replace_pid is not None
         self._ports: list[SharedPort] = []
         self._path: _SocketPath | None = None
 
     def begin(self, listening: Listening) -> None:
-        """Take the new connections of a server that this one replaces. Call it once the addresses are open."""
+        """Take the new connections of a server that this one replaces, or a share of those of other servers.
+
+        Call it once the addresses are open.
+        """
         if listening.grpc_socket is not None:
             path = listening.grpc_socket.removeprefix("unix:")
             with contextlib.suppress(FileNotFoundError):  # Another server has replaced it and removed its own.
                 self._path = _SocketPath(path, os.stat(path))
         if self._shares_ports:
-            self._ports = [port for address in (listening.grpc, listening.rest) if (port := _join(address)) is not None]
+            self._ports = [
+                port for address in (listening.grpc, listening.rest) if (port := self._join(address)) is not None
+            ]
 
     async def end(self) -> bool:
-        """Leave new connections to the other server, and wait until this one has accepted all of its own.
+        """Leave new connections to other servers, and wait until this one has accepted all of its own.
 
         Return False at once if there is no other server.
         """
-        left = [_leave(port) for port in self._ports]
-        if not any(left) and not (self._path is not None and self._path.is_replaced()):
+        others = max((_leave(port) for port in self._ports), default=0)
+        if not others and not (self._path is not None and self._path.is_replaced()):
             return False
+        if others > 1:
+            # The kernel still gives this server its share. Clients that it then ignores reach another one.
+            return True
         await asyncio.sleep(CONNECT_S)
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT_S):
@@ -69,20 +78,19 @@ class Handover:
             _log.warning("Connections still wait to be accepted after %g s. They are lost", QUEUE_TIMEOUT_S)
         return True
 
+    def _join(self, address: str | None) -> SharedPort | None:
+        if address is None:
+            return None
+        try:
+            return SharedPort.join(int(address.rpartition(":")[2]), takes_all=self._replaces)
+        except OSError as error:
+            _log.warning("Cannot direct new connections to %s to this server (%s)", address, error)
+            return None
 
-def _join(address: str | None) -> SharedPort | None:
-    if address is None:
-        return None
-    try:
-        return SharedPort.join(int(address.rpartition(":")[2]))
-    except OSError as error:
-        _log.warning("Cannot direct new connections to %s to this server (%s)", address, error)
-        return None
 
-
-def _leave(port: SharedPort) -> bool:
+def _leave(port: SharedPort) -> int:
     try:
         return port.leave()
     except OSError as error:
         _log.warning("Cannot direct new connections to the other server (%s)", error)
-        return True
+        return 1

@@ -7,6 +7,8 @@ from tpuserve_server.hosts.application import HostOptions
 
 # File descriptors that stay free for the files and threads of models.
 _RESERVED_FILES: Final = 256
+# Generations of the HTTP server that have connections at the same time.
+_GENERATIONS: Final = 2
 # Names and values of the headers of one request. Metadata is small.
 MAX_HEADER_BYTES: Final = 60 << 10
 MAX_HEADERS_COUNT: Final = 100
@@ -26,12 +28,18 @@ UNSENT_BYTES: Final = 1 << 17
 DRAIN_UNREAD_S: Final = 5.0
 
 
-def find_connection_limit(options: HostOptions) -> int:
-    """Return the connections that a generation of the HTTP server accepts. Each takes a file descriptor.
+def raise_file_limit(options: HostOptions) -> None:
+    """Let this process open as many files as its connections need, if the system allows that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _RESERVED_FILES + _GENERATIONS * options.max_connections
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
-    Two generations at once need twice as many.
-    """
+
+def find_connection_limit(options: HostOptions) -> int:
+    """Return the connections that a generation of the HTTP server accepts. Each takes a file descriptor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return options.max_connections
-    return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // 2))
+    return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // _GENERATIONS))

@@ -1,10 +1,10 @@
-"""Ports that two servers share with SO_REUSEPORT (Linux), and the choice of the one that gets new connections.
+"""Ports that servers share with SO_REUSEPORT (Linux), and the choice of the one that gets new connections.
 
-The kernel gives each new connection to one listening socket of the group. It resets connections in the queue of a
-socket that closes. A server must therefore get no new connections for a while before it closes its port. The kernel
-selects the socket by a program that any process of the group may attach, without privileges: SO_ATTACH_REUSEPORT_CBPF
-in socket(7). Positions in the group follow the order of listen(2). When a socket closes, the last one moves to its
-position. At a position without a socket, the kernel uses its default, a hash.
+The kernel gives each new connection to one listening socket of the group, by a hash of its addresses. It resets
+connections in the queue of a socket that closes. A server must therefore get no new connections for a while before it
+closes its port. The kernel selects the socket by a program instead, if a process of the group attaches one, which needs
+no privileges: SO_ATTACH_REUSEPORT_CBPF in socket(7). Positions in the group follow the order of listen(2). When a
+socket closes, the last one moves to its position. At a position without a socket, the kernel uses its default, a hash.
 """
 
 import contextlib
@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-# Positions are known only while at most two servers share a port.
+# A server can replace another one while at most two share a port, because positions are known only then.
 MAX_SERVERS: Final = 2
 
-_SO_ATTACH_REUSEPORT_CBPF: Final = 51  # asm-generic/socket.h; the socket module has no name for it.
+# asm-generic/socket.h; the socket module has no names for them.
+_SO_ATTACH_REUSEPORT_CBPF: Final = 51
+_SO_DETACH_REUSEPORT_BPF: Final = 68
 _BPF_RETURN: Final = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h.
 _LISTENING: Final = "0A"  # TCP_LISTEN in net/tcp_states.h.
 _TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -36,21 +38,24 @@ class SharedPort:
     elder: int | None
 
     @classmethod
-    def join(cls, port: int) -> "SharedPort":
-        """Direct new connections to this process, which already listens on `port`."""
+    def join(cls, port: int, *, takes_all: bool) -> "SharedPort":
+        """Let this process, which already listens on `port`, take all new connections, or its share of them."""
         joined = cls(_find_listening(port), None)
         others = joined._others()
         if not others:
             return joined
-        joined._direct(len(others))
+        if takes_all:
+            joined._direct(len(others))
+        else:
+            joined._distribute()
         return cls(joined.inode, others[0])
 
-    def leave(self) -> bool:
-        """Direct new connections to the other server. Return False if there is none."""
+    def leave(self) -> int:
+        """Direct new connections to the other server, if there is one. Return the number of other servers."""
         others = self._others()
-        if others:
+        if len(others) == 1:
             self._direct(0 if self.elder in others else 1)
-        return bool(others)
+        return len(others)
 
     def has_queue(self) -> bool:
         """Return whether a connection waits until this process accepts it."""
@@ -68,9 +73,17 @@ class SharedPort:
         """Make the kernel give all new connections of the group to the socket at `position`."""
         instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, position))  # sock_filter
         program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
-        # A duplicate, because closing the object must not close the descriptor of its owner.
-        with socket.socket(fileno=os.dup(_find_descriptor(self.inode))) as member:
+        with self._member() as member:
             member.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
+
+    def _distribute(self) -> None:
+        """Make the kernel distribute new connections again, if a server that has left directed them."""
+        with self._member() as member, contextlib.suppress(FileNotFoundError):
+            member.setsockopt(socket.SOL_SOCKET, _SO_DETACH_REUSEPORT_BPF, 0)
+
+    def _member(self) -> socket.socket:
+        """Return a duplicate of our socket, because closing it must not close the descriptor of its owner."""
+        return socket.socket(fileno=os.dup(_find_descriptor(self.inode)))
 
 
 def is_shared(port: int) -> bool:

@@ -20,7 +20,7 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
+from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, raise_file_limit
 from tpuserve_server.hosts.rate_limit import RateLimit
 from tpuserve_server.hosts.tls import TlsOptions
 
@@ -54,6 +54,7 @@ def run(factory: Callable[[], Application], read_tls: Callable[[], TlsOptions] |
     HostError if it cannot.
     """
     setup = ProcessSetup.from_environment()
+    raise_file_limit(setup.options)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(factory, read_tls, setup))
 
@@ -180,9 +181,11 @@ class ServingProcess:
         # The operator's delay is for load balancers. They have already seen that this process is not ready.
         delay_s = 0 if leaving is _Leaving.REPLACED else self._options.drain_delay_s
         has_successor, _ = await asyncio.gather(self._handover.end(), asyncio.sleep(delay_s))
-        if leaving is not _Leaving.REPLACED:
-            # Otherwise the sockets stay open for the next process.
+        if leaving is _Leaving.REPLACED:
+            # The sockets stay open for the next process.
             self._server.accept_no_more()
+        else:
+            self._server.ignore_new_connections()
         timeout_s, code = self._options.drain_timeout_s, 0
         try:
             async with asyncio.timeout(timeout_s):

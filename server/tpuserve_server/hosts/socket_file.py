@@ -32,9 +32,8 @@ def socket_file(options: HostOptions) -> Iterator["SocketFile | None"]:
 class SocketFile:
     """The file of a UNIX socket. A server binds `bound`, in the directory of `path`. `publish` renames it to `path`.
 
-    At its stop, gRPC removes the path that it bound, even if another server listens there by then. Envoy removes any
-    file at the path before it binds. With a separate name, neither affects another server's socket, and `path` is never
-    absent during a takeover.
+    With a separate name, `bind` needs no removal of another server's socket, and `path` is never absent during a
+    takeover.
     """
 
     def __init__(self, path: str, *, takes_over: bool) -> None:

@@ -22,6 +22,8 @@ _FINISH_TIMEOUT_S = 1.0
 _ABSEIL: Final = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
 _ABSEIL_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 _NATIVE: Final = "stderr"
+# h2corn reports some clients that leave as errors.
+_CLIENT_LEFT: Final = "request failed: connection writer was closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ def log_line(line: str) -> None:
 
     The line is the message itself, not its argument, so that only equal lines count as repeats.
     """
-    if match := _ABSEIL.match(line):
+    if _CLIENT_LEFT in line:
+        logging.getLogger(_NATIVE).debug(line)
+    elif match := _ABSEIL.match(line):
         logging.getLogger(_NATIVE).log(_ABSEIL_LEVELS[match[1]], line)
     elif line.strip():
         native = logging.getLogger(_NATIVE)

@@ -26,7 +26,7 @@ from tpuserve_server.hosts.predecessor import Predecessor
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
-from tpuserve_server.hosts.tls import server_context
+from tpuserve_server.hosts.tls import check_usable
 from tpuserve_server.logs.logger_names import COMMAND
 
 _log = logging.getLogger(__name__)
@@ -50,9 +50,7 @@ def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> in
     ignore_until_serving()
     try:
         if options.tls is not None:
-            server_context(
-                options.tls
-            )  # Checks the certificates: TLS libraries do not report their errors in one line.
+            check_usable(options.tls)  # Checks the certificates: TLS libraries do not report their errors in one line.
             if options.grpc_socket_path is not None:
                 _command.warning(
                     "The UNIX socket has no TLS, unlike in TensorFlow Serving. The permissions of its file protect it"

@@ -23,22 +23,12 @@ class TlsOptions:
     origin: str = "TLS"
 
 
-def server_context(tls: TlsOptions) -> ssl.SSLContext:
-    """Return a context for Python's servers, with TLS 1.2 or later.
-
-    Raises HostError if a text is not PEM, the key is encrypted, or the key does not match the certificate.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A renegotiation costs the server much more than its client.
-    context.options |= ssl.OP_NO_RENEGOTIATION
+def check_usable(tls: TlsOptions) -> None:
+    """Raise HostError if a text is not PEM, the key is encrypted, or the key does not match the certificate."""
     _check_certificates(tls.certificate_chain, f"{tls.origin}: server_cert")
-    _load_pair(context, tls)
+    _check_pair(tls)
     if tls.client_ca is not None:
         _check_certificates(tls.client_ca, f"{tls.origin}: custom_ca")
-        context.load_verify_locations(cadata=tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _check_certificates(pem: str, what: str) -> None:
@@ -48,11 +38,11 @@ def _check_certificates(pem: str, what: str) -> None:
         raise HostError(f"{what} is not a PEM certificate: {_reason(error)}.") from None
 
 
-def _load_pair(context: ssl.SSLContext, tls: TlsOptions) -> None:
+def _check_pair(tls: TlsOptions) -> None:
     """Load key and certificate from a temporary file, which only this user can read. OpenSSL needs a file."""
     with private_file(f"{tls.private_key}\n{tls.certificate_chain}") as path:
         try:
-            context.load_cert_chain(path, password=_no_password)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=_no_password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise HostError(f"{tls.origin}: server_key does not belong to server_cert.") from None

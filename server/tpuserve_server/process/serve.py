@@ -8,6 +8,7 @@ from tpuserve_server.core.freed_memory import keep_freed_memory
 
 keep_freed_memory()
 
+import faulthandler
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ def _build(settings: Settings) -> "Server":
 
 def main() -> None:
     """Serve until the supervisor orders the end."""
+    # A crash in a native library leaves the stacks of all threads in the log.
+    faulthandler.enable()
     settings = read_settings_json(os.environ[SETTINGS_VARIABLE])
     serving_process.run(lambda: _build(settings), tls_reader(settings.listening))
 

@@ -104,10 +104,12 @@ def attacked_server(transport: str) -> Iterator[AttackedServer]:
             "--model_name=m",
             f"--vertex_predict_route={VERTEX_ROUTE}",
             "--header_timeout_seconds=2",
+            # The model `slow`, without which the server would not become ready for minutes.
+            "--allowed_ops=WriteFile",
         )
         with (
             run_configured_server(folder / "log", *flags, model="m", check_log=False) as running,
-            FaultedServer(running, "") as server,
+            FaultedServer(running) as server,
         ):
             server.wait_until_ready(START_TIMEOUT_S)
             yield AttackedServer(server, transport)

@@ -44,7 +44,7 @@ def test_directory_in_a_deep_temporary_directory_has_a_short_path(
 
 def test_directory_of_a_killed_server_is_removed_with_its_key() -> None:
     folder = RuntimeFolder.create()
-    (folder.path / "envoy.json").write_text("a key")
+    (folder.path / "settings.json").write_text("a key")
     kill(folder)
     assert remove_stale_folders() == [folder.path]
     assert not folder.path.exists()
@@ -52,7 +52,7 @@ def test_directory_of_a_killed_server_is_removed_with_its_key() -> None:
 
 def test_directory_stays_while_any_process_holds_its_lock() -> None:
     with runtime_folder() as folder:
-        inherited = os.dup(folder.lock)  # as in the process of Envoy
+        inherited = os.dup(folder.lock)  # as in the serving process
         assert remove_stale_folders() == []
         kill(folder)
         assert remove_stale_folders() == []

@@ -30,7 +30,9 @@ class Exchange:
     method: str = "POST"
     talkative: bool = False
     sent: "list[Message]" = field(default_factory=list)
+    # Raised by each send after the first ones, as after a disconnect.
     send_error: Exception | None = None
+    sends: int = 1
 
     def __post_init__(self) -> None:
         self._left = asyncio.Event()
@@ -43,7 +45,7 @@ class Exchange:
     async def run(self, app: "ASGIApp") -> "Exchange":
         path, _, query = self.path.partition("?")
         is_grpc = (b"te", b"trailers") in self.headers
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "http_version": "2" if is_grpc else "1.1",
             "extensions": {"http.response.trailers": {}} if is_grpc else {},
@@ -67,7 +69,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: "Message") -> None:
-        if self.send_error is not None and message["type"] != "http.response.start":
+        if self.send_error is not None and len(self.sent) >= self.sends:
             raise self.send_error
         self.sent.append(message)
 

@@ -118,11 +118,20 @@ def test_ports_that_cannot_be_shared_are_refused(is_shared: bool, reason: str) -
         port = first.getsockname()[1]
         if is_shared:
             servers.enter_context(socket.create_server((LOCAL, port), reuse_port=True))
+        options = HostOptions(LOCAL, None, port, reuse_port=True, replace_pid=1 if is_shared else None)
         with (
             pytest.raises(HostError, match=rf"Cannot listen for REST on 127\.0\.0\.1:{port}: {reason}"),
-            bound(HostOptions(LOCAL, None, port, reuse_port=True), None),
+            bound(options, None),
         ):
             raise AssertionError
+
+
+def test_any_number_of_servers_shares_a_port() -> None:
+    with contextlib.ExitStack() as servers:
+        first = servers.enter_context(socket.create_server((LOCAL, 0), reuse_port=True))
+        port = first.getsockname()[1]
+        servers.enter_context(socket.create_server((LOCAL, port), reuse_port=True))
+        servers.enter_context(bound(HostOptions(LOCAL, None, port, reuse_port=True), None))
 
 
 def test_a_socket_that_does_not_listen_yet_takes_no_connections_of_a_shared_port() -> None:

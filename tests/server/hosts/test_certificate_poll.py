@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.server.hosts.test_tls import TLS
-from tpuserve_server.hosts.certificate_poll import CertificatePoll
+from tpuserve_server.hosts.certificates import CertificatePoll
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 

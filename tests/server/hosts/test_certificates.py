@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.server.hosts.test_tls import CA, MUTUAL, TLS, chain_of, key_of
-from tpuserve_server.hosts.certificate_replacement import check_replacement
-from tpuserve_server.hosts.certificates import Certificates
+from tpuserve_server.hosts.certificates import Certificates, check_replacement
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 

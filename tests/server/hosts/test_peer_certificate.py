@@ -15,7 +15,7 @@ from tpuserve_server.identity.certificate import CertificateNames
 KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def names(parts: list[x509.NameAttribute], *alternatives: x509.GeneralName) -> CertificateNames | None:
+def names(parts: list[x509.NameAttribute[str]], *alternatives: x509.GeneralName) -> CertificateNames | None:
     """Return the names that the server reads from a certificate with this subject and these alternative names."""
     now = datetime.now(UTC)
     name = x509.Name(parts)

@@ -82,8 +82,28 @@ def test_server_that_remains_moves_to_the_position_of_its_elder(
         assert connections(port, third) == CONNECTIONS
 
 
+def test_new_server_takes_all_connections_from_the_old_one(old: socket.socket, new: socket.socket, port: int) -> None:
+    shared_by_program = shared(new, elder=old)
+    shared_by_program._direct(1)
+    assert connections(port, new) == CONNECTIONS
+
+
+def test_servers_share_connections_again_after_one_has_left(old: socket.socket, new: socket.socket, port: int) -> None:
+    assert shared(old).leave() == 1
+    assert connections(port, new) == CONNECTIONS
+    shared(new, elder=old)._distribute()
+    shared(new, elder=old)._distribute()
+    assert 0 < connections(port, new) < CONNECTIONS
+
+
+def test_server_that_leaves_several_others_directs_nothing(old: socket.socket, new: socket.socket, port: int) -> None:
+    with closing(listen(port)):
+        assert shared(old).leave() == 2
+        assert connections(port, new) < CONNECTIONS
+
+
 def test_server_without_another_one_keeps_its_connections(old: socket.socket, port: int) -> None:
-    only = SharedPort.join(port)
+    only = SharedPort.join(port, takes_all=True)
     assert only == shared(old)
     assert not only.leave()
     assert connections(port, old) == CONNECTIONS
@@ -91,7 +111,7 @@ def test_server_without_another_one_keeps_its_connections(old: socket.socket, po
 
 def test_the_search_for_the_listening_socket_leaves_no_descriptor(old: socket.socket, port: int) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    SharedPort.join(port)
+    SharedPort.join(port, takes_all=True)
     assert set(os.listdir("/proc/self/fd")) <= before  # others may close theirs meanwhile
 
 
@@ -118,7 +138,7 @@ def test_third_server_is_one_too_many(old: socket.socket, port: int) -> None:
 
 def test_port_without_a_socket_is_an_error(port: int) -> None:
     with pytest.raises(OSError, match=f"no socket of this process listens on port {port}"):
-        SharedPort.join(port)
+        SharedPort.join(port, takes_all=True)
 
 
 def test_closed_socket_is_an_error(old: socket.socket) -> None:

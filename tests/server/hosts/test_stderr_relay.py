@@ -59,6 +59,10 @@ def test_the_crash_of_the_process_is_in_the_log() -> None:
     [
         ("E0000 00:00:17.5 12 a.cc:1] 100% bad", ("stderr", logging.ERROR, "E0000 00:00:17.5 12 a.cc:1] 100% bad")),
         ("I1126 08:15:01.25 12 a.cc:1] fine", ("stderr", logging.INFO, "I1126 08:15:01.25 12 a.cc:1] fine")),
+        (
+            "[error] request failed: connection writer was closed",
+            ("stderr", logging.DEBUG, "[error] request failed: connection writer was closed"),
+        ),
         ("free(): invalid pointer %s", ("stderr", logging.WARNING, "free(): invalid pointer %s")),
     ],
 )

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from tpuserve_server.core.budgets.held import HeldBytes
+from tpuserve_server.core.cancellation import take_back
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.core.errors import DeadlineExceeded, ResourceExhausted, ServingError
 
@@ -47,6 +48,10 @@ class ReceivingBudget:
     def held_bytes(self) -> int:
         """The bytes of all uploads."""
         return self._held.total
+
+    def now_s(self) -> float:
+        """Return the time of the clock."""
+        return self._clock.monotonic_s()
 
     def begin(self, connection: Hashable = None) -> "Upload":
         """Begin a request on `connection`. None: unknown, so that only the budget of all uploads applies.
@@ -103,7 +108,10 @@ class ReceivingBudget:
 class Upload:
     """One request that is still arriving. A context manager that returns its bytes to the budget."""
 
-    __slots__ = ("_arrived_s", "_budget", "_charged_bytes", "_cut", "_pending", "_rate", "connection", "held_bytes")
+    __slots__ = (
+        "_arrived_s", "_budget", "_charged_bytes", "_cut", "_rate", "_reader", "_stalling", "_waits_since_s",
+        "connection", "held_bytes",
+    )  # fmt: skip
 
     def __init__(self, budget: ReceivingBudget, connection: Hashable) -> None:
         """Create an upload without bytes; only `ReceivingBudget.begin` calls this."""
@@ -113,7 +121,10 @@ class Upload:
         self._charged_bytes = 0
         # Why another upload, this one, or its timeout has cut it.
         self._cut: ServingError | None = None
-        self._pending: asyncio.Future[Any] | None = None
+        # The task that waits for bytes.
+        self._reader: asyncio.Task[Any] | None = None
+        self._waits_since_s = 0.0
+        self._stalling: asyncio.TimerHandle | None = None
         self.connection = connection
         # After a cut: the bytes that it held.
         self.held_bytes = 0
@@ -129,6 +140,9 @@ class Upload:
     def end(self) -> None:
         """Return the bytes to the budget, as the end of the context does."""
         self._budget.end(self)
+        if self._stalling is not None:
+            self._stalling.cancel()
+            self._stalling = None
 
     def hold(self, size_bytes: int) -> None:
         """Set the number of bytes that the reader holds. Raises ResourceExhausted if they do not fit the budget."""
@@ -148,24 +162,19 @@ class Upload:
             DeadlineExceeded: the upload holds bytes, and no more arrive for IDLE_TIMEOUT_S.
         """
         self._check()
-        if self.held_bytes:
-            stalling = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self.cut, DeadlineExceeded(_STALLED))
-        else:
-            stalling = None
-        # The server owns `receiving` and will set its result, so only the shield is cancelled.
-        pending = asyncio.shield(receiving)
-        self._pending = pending
+        if self.held_bytes and self._stalling is None:
+            self._stalling = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self._look)
+        # A future around `receiving` would cost more than the rest for each of the many pieces of a body.
+        self._reader = reader = asyncio.current_task()
+        self._waits_since_s = self._budget.now_s()
         try:
-            return await pending
+            return await receiving
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():
+            if self._cut is not None and self._reader is None and reader is not None and take_back(reader):
                 self._check()
             raise
         finally:
-            self._pending = None
-            if stalling is not None:
-                stalling.cancel()
+            self._reader = None
 
     def arrive(self, size_bytes: int, now_s: float) -> None:
         """Record bytes that arrive now."""
@@ -188,8 +197,20 @@ class Upload:
         """Return the bytes to the budget, and make the reader raise `why`."""
         self._cut = why
         self._budget.end(self)
-        if self._pending is not None:
-            self._pending.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+    def _look(self) -> None:
+        """Cut the upload if it has waited for the timeout, or look again when it will have."""
+        self._stalling = None
+        if self._reader is None or not self.held_bytes:
+            return
+        left_s = self._waits_since_s + IDLE_TIMEOUT_S - self._budget.now_s()
+        if left_s > 0:
+            self._stalling = asyncio.get_running_loop().call_later(left_s, self._look)
+        else:
+            self.cut(DeadlineExceeded(_STALLED))
 
     def _check(self) -> None:
         if self._cut is not None:

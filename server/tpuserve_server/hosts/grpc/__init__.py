@@ -1,1 +1,1 @@
-"""gRPC for both hosts: over ASGI in Envoy, and with grpcio."""
+"""gRPC over ASGI, and for replicas of Ray Serve."""

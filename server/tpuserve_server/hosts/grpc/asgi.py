@@ -248,18 +248,18 @@ class _StreamedResponse:
     async def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            await self._send(_START)
+            await self._wait_for_room(_START)
 
     async def _finish(self, trailers: "Message") -> None:
         await _send_all(self._send, _END, trailers)
 
-    async def _wait_for_room(self, body: "Message") -> None:
+    async def _wait_for_room(self, message: "Message") -> None:
         """Send a message and wait until the server accepts more.
 
         Do not cancel a future that the server owns, because the server will set its result.
         """
-        sent = self._send(body)
         try:
+            sent = self._send(message)
             await (asyncio.shield(sent) if isinstance(sent, asyncio.Future) else sent)
         except OSError:  # ASGI's signal for a disconnect.
             raise Cancelled("The client disconnected") from None

@@ -1,4 +1,4 @@
-"""Converts an exception from a gRPC method to a status, for both hosts."""
+"""Converts an exception from a gRPC method to a status."""
 
 import math
 from dataclasses import dataclass

@@ -104,9 +104,7 @@ def test_each_connection_has_its_budget(budget: ReceivingBudget, clock: FakeCloc
     other.hold(31)
 
 
-async def test_a_cut_ends_the_wait_for_the_next_bytes_and_spares_the_servers_future(
-    budget: ReceivingBudget, clock: FakeClock
-) -> None:
+async def test_a_cut_ends_the_wait_for_the_next_bytes(budget: ReceivingBudget, clock: FakeClock) -> None:
     stalled, message = holding(budget, 100), asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(stalled.wait(message))
     await asyncio.sleep(0)
@@ -114,7 +112,6 @@ async def test_a_cut_ends_the_wait_for_the_next_bytes_and_spares_the_servers_fut
     holding(budget, 10)
     with pytest.raises(ResourceExhausted):
         await waiting
-    assert not message.cancelled()
     with pytest.raises(ResourceExhausted):
         await stalled.wait(message)
 

@@ -353,9 +353,12 @@ async def test_end_of_the_server_ends_a_stream(app: GrpcOverAsgi, methods: Metho
 
 
 @pytest.mark.parametrize("path", ["/echo.Echo/Unary", "/echo.Echo/Each"])
-async def test_answer_to_nobody_is_no_error(app: GrpcOverAsgi, path: str, caplog: pytest.LogCaptureFixture) -> None:
-    exchange = await Exchange.unary(b"x", path=path, send_error=OSError()).run(app)
-    assert [message["type"] for message in exchange.sent] == ["http.response.start"]
+@pytest.mark.parametrize("sends", [0, 1])
+async def test_answer_to_nobody_is_no_error(
+    app: GrpcOverAsgi, path: str, sends: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange = await Exchange.unary(b"x", path=path, send_error=OSError(), sends=sends).run(app)
+    assert [message["type"] for message in exchange.sent] == ["http.response.start"][:sends]
     assert caplog.text == ""
 
 
