@@ -188,8 +188,8 @@ class HttpServer:
         for generation in generations:
             generation.endpoint.say_farewell()
         await asyncio.sleep(0.0 if self._is_closing else FAREWELL_S)
-        # Both generations accept from the same sockets, and a server drops connections that it has just accepted when
-        # it ends. To give it another socket (`dup2`) is no way: its poller keeps the first one, and refuses later copies.
+        # Generations accept from the same sockets, and a server drops what it has just accepted when it ends. Another
+        # socket in place of its copy (`dup2`) does not help: its poller keeps the first, and refuses a later copy.
         self._let_connect(ignore_new_connections)
         await asyncio.sleep(_FIRST_REQUEST_S)
         for generation in generations:
