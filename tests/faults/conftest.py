@@ -99,6 +99,9 @@ def faulted(fault_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         server.wait_until_ready(START_TIMEOUT_S)
         server.check()
         yield server
+        # No client can cause a line of the HTTP server or of Python in the log.
+        log = running.log.read_text()
+        assert [line for line in log.splitlines() if "Traceback" in line or "request failed" in line] == []
 
 
 @pytest.fixture

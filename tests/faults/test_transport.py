@@ -91,7 +91,6 @@ def test_message_in_tiny_frames_takes_no_memory(faults: Faults) -> None:
             attempt.got = "served"
 
 
-@pytest.mark.parametrize("protocol", REST)
 @pytest.mark.parametrize(
     ("name", "headers"),
     [
@@ -101,10 +100,10 @@ def test_message_in_tiny_frames_takes_no_memory(faults: Faults) -> None:
         ("path of 100 KB", {}),
     ],
 )
-def test_headers_over_the_limit_are_refused(faults: Faults, protocol: str, name: str, headers: dict[str, str]) -> None:
-    path = PATHS[protocol] if headers else PATHS[protocol] + "?" + "a" * 100_000
-    with faults.fault(13, name, protocol, "431", "414", "400", CLOSED) as attempt:
-        attempt.got = statuses(exchange(faults.server, post(path, good_body(protocol), **headers)))
+def test_headers_over_the_limit_are_refused(faults: Faults, name: str, headers: dict[str, str]) -> None:
+    path = PATHS[TF_REST] if headers else PATHS[TF_REST] + "?" + "a" * 100_000
+    with faults.fault(13, name, "HTTP/1.1", "431") as attempt:
+        attempt.got = statuses(exchange(faults.server, post(path, good_body(TF_REST), **headers)))
 
 
 def test_metadata_over_the_limit_ends_its_call_alone(faults: Faults) -> None:
@@ -204,23 +203,27 @@ AMBIGUOUS_HEADS = {
     "gzip and chunked in two headers": _FIRST
     + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
     + _BODY,
+    "HTTP/1.0": b"GET /v1/models/m HTTP/1.0\r\n\r\n",
     "HTTP/1.0 with chunks": _FIRST.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n" + _BODY,
 }
+# The server waits for the end of a line, and closes the connection after the header timeout.
+UNFINISHED_HEADS = {"lines that end with LF", "one line that ends with LF"}
 ODD_HEADS = {
     "target in absolute form": b"GET http://x/v1/models/m HTTP/1.1\r\nhost: x\r\n" + _CLOSE + b"\r\n",
     "Host with IPv6 and port": _GET + b"host: [::1]:8501\r\n" + _CLOSE + b"\r\n",
     "spaces and tabs around a value": _GET + b"host: \t x \t\r\n" + _CLOSE + b"\r\n",
-    "HTTP/1.0 without Host": b"GET /v1/models/m HTTP/1.0\r\n\r\n",
     "Transfer-Encoding: ChUnKeD": _FIRST + _CLOSE + b"Transfer-Encoding:  ChUnKeD \r\n\r\n" + _BODY,
     "chunk with extensions": _CHUNKED + b"\r\n" + _CLOSE + b"\r\n" + _BODY.replace(b"17", b'17;a="b c";d', 1),
 }
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS_HEADS)
-def test_head_that_two_servers_could_read_differently_is_400(faults: Faults, name: str) -> None:
-    with faults.fault(51, name, "HTTP/1.1", "400") as attempt, connected(faults.server) as client:
+def test_head_that_two_servers_could_read_differently_is_refused(faults: Faults, name: str) -> None:
+    # The server knows no coding but `chunked` (RFC 9112, section 6.1).
+    expected = CLOSED if name in UNFINISHED_HEADS else "501" if name == "transfer-encoding: gzip, chunked" else "400"
+    with faults.fault(51, name, "HTTP/1.1", expected) as attempt, connected(faults.server) as client:
         send(client, [AMBIGUOUS_HEADS[name]])
-        attempt.got = statuses(first_bytes(client))
+        attempt.got = statuses(received(client))
 
 
 @pytest.mark.parametrize("name", ODD_HEADS)
@@ -245,7 +248,6 @@ def test_request_that_two_servers_could_read_differently_is_refused(faults: Faul
     with faults.fault(15, name, "HTTP/1.1", *REFUSED, *UNAMBIGUOUS.get(name, ())) as attempt:
         with connected(faults.server) as client:
             send(client, [MALFORMED[name]])
-            # Envoy does not answer a client that closes at once.
             response = first_bytes(client)
             with contextlib.suppress(OSError):
                 client.shutdown(socket.SHUT_WR)

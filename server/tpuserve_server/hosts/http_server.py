@@ -7,10 +7,7 @@ Only this module knows h2corn (decision 85). The application relies on ASGI 3 wi
 import asyncio
 import contextlib
 import logging
-import os
 import socket
-import stat
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,24 +87,9 @@ class _Generation:
     endpoint: Endpoint
     server: h2corn.Server
     serving: "asyncio.Task[None]"
-    # Descriptors of its copies of the listening sockets.
-    listeners: frozenset[int]
-
-    def accept_no_more(self) -> None:
-        """Leave new connections to the next generation, or to the next process.
-
-        h2corn stops to accept only when it shuts down, and then drops connections whose request it has not read. Its
-        copies of the sockets become copies of one to which no client can connect.
-        """
-        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as silent:
-            silent.setblocking(False)
-            silent.bind(os.path.join(folder, "s"))
-            silent.listen()
-            for descriptor in self.listeners:
-                os.dup2(silent.fileno(), descriptor, inheritable=False)
 
     async def end(self) -> None:
-        """Wait until the connections that are open have sent their last response."""
+        """Accept no more connections, and wait until those that are open have sent their last response."""
         self.server.shutdown()
         if self.endpoint.holds:
             await asyncio.sleep(_REFUSAL_S)
@@ -179,11 +161,6 @@ class HttpServer:
         for each in self._sockets.values():
             ignore_new_connections(each)
 
-    def accept_no_more(self) -> None:
-        """Leave the connections that are not accepted to others that listen on the sockets."""
-        for generation in self._generations:
-            generation.accept_no_more()
-
     def take_farewells(self) -> int:
         """Return the number of responses that have asked for it since the last call."""
         taken = 0
@@ -209,10 +186,10 @@ class HttpServer:
 
     async def _retire(self, generations: list[_Generation], accepts_no_more: asyncio.Event) -> None:
         for generation in generations:
-            generation.accept_no_more()
             generation.endpoint.say_farewell()
         await asyncio.sleep(0.0 if self._is_closing else FAREWELL_S)
-        # Both generations accept from the same sockets. The older one must have nothing new when it ends.
+        # Generations accept from the same sockets, and a server drops what it has just accepted when it ends. Another
+        # socket in place of its copy (`dup2`) does not help: its poller keeps the first, and refuses a later copy.
         self._let_connect(ignore_new_connections)
         await asyncio.sleep(_FIRST_REQUEST_S)
         for generation in generations:
@@ -249,7 +226,7 @@ class HttpServer:
         return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
 
     async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
-        endpoint, before = self._make_endpoint(), self._copies()
+        endpoint = self._make_endpoint()
         config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
         with _with_certificates(config, tls) as complete:
             try:
@@ -259,18 +236,7 @@ class HttpServer:
             except (ValueError, OSError) as error:
                 raise HostError(f"{'HTTP' if tls is None else tls.origin}: {error}.") from None
         serving.add_done_callback(self._ended)
-        return _Generation(endpoint, server, serving, self._copies() - before)
-
-    def _copies(self) -> frozenset[int]:
-        """Return the descriptors of the process's sockets that are those of the server."""
-        inodes = {os.fstat(each.fileno()).st_ino for each in self._sockets.values()}
-        found = set()
-        for name in os.listdir("/dev/fd"):
-            with contextlib.suppress(OSError):  # Closed meanwhile.
-                status = os.fstat(int(name))
-                if stat.S_ISSOCK(status.st_mode) and status.st_ino in inodes:
-                    found.add(int(name))
-        return frozenset(found)
+        return _Generation(endpoint, server, serving)
 
 
 def _config(options: HostOptions) -> h2corn.Config:

@@ -181,11 +181,8 @@ class ServingProcess:
         # The operator's delay is for load balancers. They have already seen that this process is not ready.
         delay_s = 0 if leaving is _Leaving.REPLACED else self._options.drain_delay_s
         has_successor, _ = await asyncio.gather(self._handover.end(), asyncio.sleep(delay_s))
-        if leaving is _Leaving.REPLACED:
-            # The sockets stay open for the next process.
-            self._server.accept_no_more()
-        else:
-            self._server.ignore_new_connections()
+        # After a replacement, the sockets stay open for the next process, which accepts these connections.
+        self._server.ignore_new_connections()
         timeout_s, code = self._options.drain_timeout_s, 0
         try:
             async with asyncio.timeout(timeout_s):
