@@ -1,10 +1,8 @@
 """Listen addresses: their sockets and their text form."""
 
 import contextlib
-import ctypes
 import errno
 import socket
-import struct
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -17,9 +15,9 @@ from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
-# asm-generic/socket.h; the socket module has no name for it.
-_SO_ATTACH_FILTER = 26
-_BPF_RETURN = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h: the filter keeps no byte of a packet.
+# Greatest number of hops that a packet may have left, which linux/in.h and in6.h let a socket require.
+_MAX_HOPS = 255
+_MIN_HOPS_OPTIONS = ((socket.IPPROTO_IP, 21), (socket.IPPROTO_IPV6, 73))  # IP_MINTTL, IPV6_MINHOPCOUNT
 # By field of `Listening`.
 _PROTOCOLS = {"grpc": "gRPC", "rest": "REST", "grpc_socket": "gRPC"}
 # Time after which the kernel looks for a silent client, and time for its answer.
@@ -71,13 +69,15 @@ def ignore_new_connections(listening: socket.socket) -> None:
     """Ignore clients that begin to connect to a TCP socket (Linux).
 
     The kernel would reset connections that are in the queue of a socket when it closes. A client that it ignores
-    begins again after a second, and then connects to another server of the port, or is refused.
+    begins again after a second, and then connects to another server of the port, or is refused. The socket drops
+    packets with fewer hops left than any client's have. Unlike a filter of packets, this needs no privilege.
     """
     if sys.platform != "linux" or listening.family == socket.AF_UNIX:
         return
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # sock_filter
-    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
-    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    for level, option in _MIN_HOPS_OPTIONS:
+        # A socket of IPv4 has no option of IPv6, and some sandboxes have neither.
+        with contextlib.suppress(OSError):
+            listening.setsockopt(level, option, _MAX_HOPS)
 
 
 def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:

@@ -191,7 +191,7 @@ def test_sigterm_ends_the_server_after_its_drain(engine: Engine, target: str, mo
     flags, model, inputs, outputs = SECOND[target]
     with running_server(engine, target, models, *flags, user="65532:65532", name="drained") as server:
         assert sorted(server.predict(model, {"inputs": inputs}).values()) == outputs
-        assert server.terminate() == 0
+        assert server.terminate() == 0, server.log()
         assert "Traceback" not in server.log()
 
 

@@ -54,11 +54,12 @@ def test_clients_connect_once_the_sockets_listen(tmp_path: Path) -> None:
         socket.create_connection(address)
 
 
-def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> None:
-    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
-        address = sockets["rest"].getsockname()
+@pytest.mark.parametrize(("host", "client"), [(LOCAL, LOCAL), ("::", LOCAL), ("::", "::1")])
+def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed(host: str, client: str) -> None:
+    with bound(HostOptions(host, None, 0), None) as sockets:
+        address = (client, sockets["rest"].getsockname()[1])
         listen("rest", sockets["rest"])
-        with socket.create_connection(address) as early, socket.socket() as late:
+        with socket.create_connection(address) as early, socket.socket(early.family) as late:
             ignore_new_connections(sockets["rest"])
             late.setblocking(False)
             assert late.connect_ex(address) == errno.EINPROGRESS
@@ -71,6 +72,11 @@ def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> Non
             attempt.register(late, select.POLLOUT)
             assert attempt.poll(60_000)
             assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+
+
+def test_a_socket_without_the_options_is_left_as_it_is() -> None:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as other:
+        ignore_new_connections(other)
 
 
 def test_every_address_of_ipv6_takes_ipv4_too() -> None:
