@@ -136,7 +136,7 @@ def test_the_check_of_a_configuration_finds_the_version(served: Served) -> None:
 def test_without_a_device_the_error_names_both_remedies(served: Served) -> None:
     ports = free_ports(2)
     flags = (
-        f"--port={ports[0]}", f"--rest_api_port={ports[1]}", "--bind_address=127.0.0.1", "--host_backend=python",
+        f"--port={ports[0]}", f"--rest_api_port={ports[1]}", "--bind_address=127.0.0.1",
         f"--model_base_path={served.config.parent / 'both'}", "--max_num_load_retries=0", "--ports_wait_for_models",
     )  # fmt: skip
     ended = served.environment.run("tpuserve-serve", *flags, code=1)

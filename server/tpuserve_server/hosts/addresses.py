@@ -21,6 +21,9 @@ BACKLOG = 2048
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
 _BPF_RETURN = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h: the filter keeps no byte of a packet.
+# Hops that a packet may have left, which linux/in.h and in6.h let a socket require.
+_MAX_HOPS = 255
+_LEAST_HOPS = ((socket.IPPROTO_IP, 21), (socket.IPPROTO_IPV6, 73))  # IP_MINTTL, IPV6_MINHOPCOUNT
 # By field of `Listening`.
 _PROTOCOLS = {"grpc": "gRPC", "rest": "REST", "grpc_socket": "gRPC"}
 # Time after which the kernel looks for a silent client, and time for its answer.
@@ -70,25 +73,36 @@ def listen(name: str, bound: socket.socket) -> None:
         raise cannot_listen(join(*bound.getsockname()[:2]), _PROTOCOLS[name], error) from error
 
 
-def ignore_new_connections(listening: socket.socket) -> None:
-    """Ignore clients that begin to connect to a TCP socket (Linux).
+def ignore_new_connections(listening: socket.socket, *, for_good: bool) -> None:
+    """Ignore clients that begin to connect to a TCP socket (Linux), `for_good` or until `heed_new_connections`.
 
     The kernel would reset connections that are in the queue of a socket when it closes. A client that it ignores
     begins again after a second, and then connects to another server of the port, or is refused.
     """
-    if sys.platform != "linux" or listening.family == socket.AF_UNIX:
+    if not _has_packets(listening):
         return
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # sock_filter
     program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
-    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except PermissionError:
+        # The memory for filters of processes without privileges is used up (net.core.bpf_jit_limit). No client has as
+        # many hops left. A connection that is nearly complete keeps the limit, so it is only for sockets that close.
+        for level, option in _LEAST_HOPS if for_good else ():
+            # A socket of IPv4 has no option of IPv6.
+            with contextlib.suppress(OSError):
+                listening.setsockopt(level, option, _MAX_HOPS)
 
 
 def heed_new_connections(listening: socket.socket) -> None:
     """End `ignore_new_connections`, if it is in effect."""
-    if sys.platform != "linux" or listening.family == socket.AF_UNIX:
-        return
-    with contextlib.suppress(FileNotFoundError):
-        listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+    if _has_packets(listening):
+        with contextlib.suppress(FileNotFoundError):
+            listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+
+
+def _has_packets(listening: socket.socket) -> bool:
+    return sys.platform == "linux" and listening.family != socket.AF_UNIX
 
 
 def listening(options: HostOptions, sockets: Mapping[str, socket.socket], file: SocketFile | None) -> Listening:

@@ -155,11 +155,14 @@ class HttpServer:
         for generation in self._generations:
             generation.endpoint.say_farewell()
 
-    def ignore_new_connections(self) -> None:
-        """Let new connections wait in the network until `close`, but accept those that are complete."""
+    def ignore_new_connections(self, *, for_good: bool) -> None:
+        """Let new connections wait in the network until `close`, but accept those that are complete.
+
+        `for_good`: no other process accepts from the sockets later.
+        """
         self._accepts = False
         for each in self._sockets.values():
-            ignore_new_connections(each)
+            ignore_new_connections(each, for_good=for_good)
 
     def take_farewells(self) -> int:
         """Return the number of responses that have asked for it since the last call."""
@@ -190,17 +193,15 @@ class HttpServer:
         await asyncio.sleep(0.0 if self._is_closing else FAREWELL_S)
         # Generations accept from the same sockets, and a server drops what it has just accepted when it ends. Another
         # socket in place of its copy (`dup2`) does not help: its poller keeps the first, and refuses a later copy.
-        self._let_connect(ignore_new_connections)
+        for each in self._sockets.values() if self._accepts else ():
+            ignore_new_connections(each, for_good=False)
         await asyncio.sleep(_FIRST_REQUEST_S)
         for generation in generations:
             generation.server.shutdown()
-        self._let_connect(heed_new_connections)
+        for each in self._sockets.values() if self._accepts else ():
+            heed_new_connections(each)
         accepts_no_more.set()
         await asyncio.gather(*(generation.end() for generation in generations))
-
-    def _let_connect(self, change: Callable[[socket.socket], None]) -> None:
-        for each in self._sockets.values() if self._accepts else ():
-            change(each)
 
     def _schedule_renewal(self) -> None:
         if self._age_s is not None and not self._is_closing:

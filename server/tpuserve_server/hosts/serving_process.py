@@ -182,7 +182,7 @@ class ServingProcess:
         delay_s = 0 if leaving is _Leaving.REPLACED else self._options.drain_delay_s
         has_successor, _ = await asyncio.gather(self._handover.end(), asyncio.sleep(delay_s))
         # After a replacement, the sockets stay open for the next process, which accepts these connections.
-        self._server.ignore_new_connections()
+        self._server.ignore_new_connections(for_good=leaving is not _Leaving.REPLACED)
         timeout_s, code = self._options.drain_timeout_s, 0
         try:
             async with asyncio.timeout(timeout_s):

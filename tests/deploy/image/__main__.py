@@ -118,7 +118,8 @@ def serve(engine: Engine, name: str, work: Path) -> float:
         addresses = ("--grpc", f"127.0.0.1:{grpc_port}", "--rest", f"http://127.0.0.1:{rest_port}")
         loaded = run_tool(engine, "loadtests", "loadtest", "run", "digits", *addresses, "--duration", "5s")
         print(f"\n== Ran {name}", *loaded.splitlines()[-4:], *server.log().splitlines()[-3:], sep="\n", flush=True)
-        print("Exit status after SIGTERM:", server.terminate(), flush=True)
+        if (status := server.terminate()) != 0:
+            sys.exit(f"Exit status of {name} after SIGTERM: {status}\n{server.log()}")
     return start_s
 
 

@@ -6,10 +6,20 @@ import select
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tpuserve_server.hosts.addresses import bound, cannot_listen, ignore_new_connections, join, listen, listening
+from tpuserve_server.hosts import addresses
+from tpuserve_server.hosts.addresses import (
+    bound,
+    cannot_listen,
+    heed_new_connections,
+    ignore_new_connections,
+    join,
+    listen,
+    listening,
+)
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile
@@ -54,12 +64,13 @@ def test_clients_connect_once_the_sockets_listen(tmp_path: Path) -> None:
         socket.create_connection(address)
 
 
-def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> None:
-    with bound(HostOptions(LOCAL, None, 0), None) as sockets:
-        address = sockets["rest"].getsockname()
+@pytest.mark.parametrize(("host", "client"), [(LOCAL, LOCAL), ("::", LOCAL), ("::", "::1")])
+def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed(host: str, client: str) -> None:
+    with bound(HostOptions(host, None, 0), None) as sockets:
+        address = (client, sockets["rest"].getsockname()[1])
         listen("rest", sockets["rest"])
-        with socket.create_connection(address) as early, socket.socket() as late:
-            ignore_new_connections(sockets["rest"])
+        with socket.create_connection(address) as early, socket.socket(early.family) as late:
+            ignore_new_connections(sockets["rest"], for_good=False)
             late.setblocking(False)
             assert late.connect_ex(address) == errno.EINPROGRESS
             accepted, _ = sockets["rest"].accept()
@@ -76,9 +87,32 @@ def test_a_client_that_comes_late_is_refused_once_the_socket_has_closed() -> Non
 def test_a_new_process_takes_the_connections_that_the_one_before_it_ignored() -> None:
     with bound(HostOptions(LOCAL, None, 0), None) as sockets:
         listen("rest", sockets["rest"])
-        ignore_new_connections(sockets["rest"])
+        ignore_new_connections(sockets["rest"], for_good=False)
         listen("rest", sockets["rest"])
         socket.create_connection(sockets["rest"].getsockname(), timeout=10).close()
+
+
+class Unprivileged(socket.socket):
+    """A socket of a process that may attach no filter."""
+
+    def setsockopt(self, *arguments: Any) -> None:  # noqa: ANN401 - the arguments of any option
+        if arguments[1] == addresses._SO_ATTACH_FILTER:
+            raise PermissionError
+        super().setsockopt(*arguments)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_process_without_privileges_ignores_new_connections_only_for_good(for_good: bool) -> None:
+    with Unprivileged() as own, socket.socket() as late:
+        own.bind((LOCAL, 0))
+        own.listen()
+        ignore_new_connections(own, for_good=for_good)
+        late.setblocking(False)
+        late.connect_ex(own.getsockname())
+        attempt = select.poll()
+        attempt.register(late, select.POLLOUT)
+        assert bool(attempt.poll(200)) is not for_good
+        heed_new_connections(own)
 
 
 def test_every_address_of_ipv6_takes_ipv4_too() -> None:

@@ -148,7 +148,7 @@ async def test_a_server_that_ends_by_itself_starts_again(
         await asyncio.wait({generation.serving})
         failed: asyncio.Task[None] = asyncio.create_task(_fail())
         await asyncio.wait({failed})
-        server._generations = [http_server._Generation(generation.endpoint, generation.server, failed, frozenset())]
+        server._generations = [http_server._Generation(generation.endpoint, generation.server, failed)]
         server._ended(failed)
         await asyncio.gather(*server._tasks)
     assert "It starts again" in caplog.text
