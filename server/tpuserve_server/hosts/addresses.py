@@ -85,7 +85,7 @@ def ignore_new_connections(listening: socket.socket, *, for_good: bool) -> None:
     program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
     try:
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    except PermissionError:
+    except OSError:
         # The memory for filters of processes without privileges is used up (net.core.bpf_jit_limit). No client has as
         # many hops left. A connection that is nearly complete keeps the limit, so it is only for sockets that close.
         for level, option in _LEAST_HOPS if for_good else ():
