@@ -15,6 +15,7 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 
@@ -291,7 +292,8 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
     before = answers_of(server)
     while answers_of(server) < before + 10:  # until the soak runs
         time.sleep(0.1)
-    server.process.send_signal(signal.SIGSTOP)
+    [serving] = psutil.Process(server.process.pid).children()
+    serving.suspend()
     try:
         time.sleep(0.3)  # until requests are in flight
         process.send_signal(signal.SIGINT)
@@ -300,7 +302,7 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
         process.send_signal(signal.SIGINT)
         assert any("soak" in line for line in process.stderr)  # the soak is over
     finally:
-        server.process.send_signal(signal.SIGCONT)
+        serving.resume()
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["SIGTERM", "Ctrl-C twice, while the server hangs"])
