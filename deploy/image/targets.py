@@ -27,8 +27,8 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("cpu", "tpuserve-server", 2_200_000_000, ("server", "client"), ("libclang",)),
-        Target("pjrt", "tpuserve-server-pjrt", 800_000_000, ("pjrt", "client"), ("scipy",)),
+        Target("cpu", "tpuserve-server", 1_800_000_000, ("server", "client"), ("libclang",)),
+        Target("pjrt", "tpuserve-server-pjrt", 700_000_000, ("pjrt", "client"), ("scipy",)),
         Target("tpu", "tpuserve-server-tpu", 3_100_000_000, ("server", "tpu", "client"), ("libclang", "scipy")),
         Target("cuda", "tpuserve-server-cuda", 8_000_000_000, ("server", "cuda", "client"), ("libclang", "scipy")),
         Target("exporter", "tpuserve-exporter", 2_800_000_000, ("exporter", "client"), ("libclang",), "exporter"),
