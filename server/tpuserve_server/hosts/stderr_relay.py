@@ -22,8 +22,10 @@ _FINISH_TIMEOUT_S = 1.0
 _ABSEIL: Final = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d")
 _ABSEIL_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 _NATIVE: Final = "stderr"
-# h2corn reports some clients that leave as errors.
-_CLIENT_LEFT: Final = "request failed: connection writer was closed"
+# h2corn reports some clients that leave as errors. The application sends them no response.
+_CLIENTS_LEFT: Final = re.compile(
+    "request failed: (connection writer was closed|ASGI app returned before starting the response)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def log_line(line: str) -> None:
 
     The line is the message itself, not its argument, so that only equal lines count as repeats.
     """
-    if _CLIENT_LEFT in line:
+    if _CLIENTS_LEFT.search(line):
         logging.getLogger(_NATIVE).debug(line)
     elif match := _ABSEIL.match(line):
         logging.getLogger(_NATIVE).log(_ABSEIL_LEVELS[match[1]], line)
