@@ -1,10 +1,8 @@
 """Listen addresses: their sockets and their text form."""
 
 import contextlib
-import ctypes
 import errno
 import socket
-import struct
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +10,7 @@ from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, numbers
 from tpuserve_server.hosts.limits import UNSENT_BYTES
-from tpuserve_server.hosts.reuse_port import is_shared
+from tpuserve_server.hosts.reuse_port import attach_program, is_shared
 from tpuserve_server.hosts.socket_file import SocketFile
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
@@ -20,7 +18,6 @@ BACKLOG = 2048
 # asm-generic/socket.h; the socket module has no names for them.
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
-_BPF_RETURN = 0x06  # BPF_RET | BPF_K in linux/bpf_common.h: the filter keeps no byte of a packet.
 # Hops that a packet may have left, which linux/in.h and in6.h let a socket require.
 _MAX_HOPS = 255
 _LEAST_HOPS = ((socket.IPPROTO_IP, 21), (socket.IPPROTO_IPV6, 73))  # IP_MINTTL, IPV6_MINHOPCOUNT
@@ -70,7 +67,9 @@ def listen(name: str, bound: socket.socket) -> None:
         # The process before this one may have ended while it ignored them.
         heed_new_connections(bound)
     except OSError as error:
-        raise cannot_listen(join(*bound.getsockname()[:2]), _PROTOCOLS[name], error) from error
+        own = bound.getsockname()
+        address = f"unix:{own}" if bound.family == socket.AF_UNIX else join(*own[:2])
+        raise cannot_listen(address, _PROTOCOLS[name], error) from error
 
 
 def ignore_new_connections(listening: socket.socket, *, for_good: bool) -> None:
@@ -81,10 +80,9 @@ def ignore_new_connections(listening: socket.socket, *, for_good: bool) -> None:
     """
     if not _has_packets(listening):
         return
-    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # sock_filter
-    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
     try:
-        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        # The filter keeps no byte of a packet.
+        attach_program(listening, _SO_ATTACH_FILTER, 0)
     except OSError:
         # The memory for filters of processes without privileges is used up (net.core.bpf_jit_limit). No client has as
         # many hops left. A connection that is nearly complete keeps the limit, so it is only for sockets that close.
@@ -164,9 +162,9 @@ def _seconds(milliseconds: int | None, default_s: int) -> int:
     return default_s if milliseconds is None else min(max(-(-milliseconds // 1000), 1), 32767)
 
 
-def cannot_listen(address: str, what: str, error: OSError | None = None) -> HostError:
-    """Return the error for an address that is not available. Without `error`, assume that it is in use."""
-    if error is None or error.errno == errno.EADDRINUSE:
+def cannot_listen(address: str, what: str, error: OSError) -> HostError:
+    """Return the error for an address that is not available."""
+    if error.errno == errno.EADDRINUSE:
         return HostError(
             f"Cannot listen for {what} on {address}: the address is in use. Stop the process that uses it or choose "
             "another port."

@@ -95,14 +95,10 @@ class Endpoint:
         """Whether tasks wait for `release`."""
         return bool(self._held)
 
-    @property
-    def farewells(self) -> int:
-        """Responses that have asked their client to connect again. The reader may reset it."""
-        return self._rest.farewells
-
-    @farewells.setter
-    def farewells(self, count: int) -> None:
-        self._rest.farewells = count
+    def take_farewells(self) -> int:
+        """Return the number of responses that have asked their client to connect again since the last call."""
+        taken, self._rest.farewells = self._rest.farewells, 0
+        return taken
 
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection."""

@@ -47,6 +47,8 @@ FAREWELL_S: Final = 2.0
 _FIRST_REQUEST_S: Final = 0.5
 # Time in which calls that were on their way are refused after GOAWAY: longer than most network round trips.
 _REFUSAL_S: Final = 0.5
+# Time between attempts to start.
+_PAUSE_S: Final = 1.0
 # Time for a TLS handshake, and for the first bytes of a request.
 _HANDSHAKE_S: Final = 10.0
 # The owner of the server ends it sooner.
@@ -59,9 +61,6 @@ h2corn._lib.emit_banner = lambda *_: None
 class Endpoint(Protocol):
     """An ASGI application that can ask its clients to connect again."""
 
-    # Responses that have asked for it.
-    farewells: int
-
     @property
     def holds(self) -> bool:
         """Whether tasks of answered calls wait for `release`, so that their connections outlive GOAWAY."""
@@ -73,6 +72,10 @@ class Endpoint(Protocol):
 
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection, and hold calls of HTTP/2."""
+        ...
+
+    def take_farewells(self) -> int:
+        """Return the number of responses that have asked for it since the last call."""
         ...
 
     def release(self) -> None:
@@ -115,9 +118,11 @@ class HttpServer:
         self._age_s = None if age_ms is None else age_ms / 1000
         self._tls: TlsOptions | None = None
         self._generations: list[_Generation] = []
-        # Tasks that end older generations, and that renew the newest one.
+        # Tasks that end older generations, and that start one in place of a generation that has failed.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._aging: asyncio.TimerHandle | None = None
+        self._aging: asyncio.Task[None] | None = None
+        # Renewals follow each other: each one ignores new connections, and then heeds them.
+        self._renewing = asyncio.Lock()
         self._is_closing = False
         self._accepts = True
 
@@ -131,7 +136,8 @@ class HttpServer:
             listen(name, each)
         self._generations = await self._start(tls)
         self._tls = tls
-        self._schedule_renewal()
+        if self._age_s is not None:
+            self._aging = asyncio.create_task(self._renew_by_age(self._age_s))
 
     async def renew(self, tls: TlsOptions | None) -> None:
         """Serve new connections with `tls`, and let the clients of older ones connect again.
@@ -141,13 +147,14 @@ class HttpServer:
         Raises:
             HostError: the certificates cannot be used. Nothing has changed.
         """
-        if self._is_closing:
-            return
-        before, self._generations = self._generations, await self._start(tls)
-        self._tls = tls
-        accepts_no_more = asyncio.Event()
-        self._begin(self._retire(before, accepts_no_more))
-        await accepts_no_more.wait()
+        async with self._renewing:
+            if self._is_closing:
+                return
+            before, self._generations = self._generations, await self._start(tls)
+            self._tls = tls
+            accepts_no_more = asyncio.Event()
+            self._begin(self._retire(before, accepts_no_more))
+            await accepts_no_more.wait()
 
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection."""
@@ -166,11 +173,7 @@ class HttpServer:
 
     def take_farewells(self) -> int:
         """Return the number of responses that have asked for it since the last call."""
-        taken = 0
-        for generation in self._generations:
-            taken += generation.endpoint.farewells
-            generation.endpoint.farewells = 0
-        return taken
+        return sum(generation.endpoint.take_farewells() for generation in self._generations)
 
     async def close(self) -> None:
         """Close the sockets, and wait until every connection has sent its last response. May be called again."""
@@ -203,13 +206,19 @@ class HttpServer:
         accepts_no_more.set()
         await asyncio.gather(*(generation.end() for generation in generations))
 
-    def _schedule_renewal(self) -> None:
-        if self._age_s is not None and not self._is_closing:
-            self._aging = asyncio.get_running_loop().call_later(self._age_s, self._renew_by_age)
+    async def _renew_by_age(self, age_s: float) -> None:
+        while True:
+            await asyncio.sleep(age_s)
+            await self._renew_for_sure()
 
-    def _renew_by_age(self) -> None:
-        self._begin(self.renew(self._tls))
-        self._schedule_renewal()
+    async def _renew_for_sure(self) -> None:
+        """Renew with the same certificates. Try again if the system lacks something, such as descriptors."""
+        while True:
+            try:
+                return await self.renew(self._tls)
+            except HostError as error:
+                _log.error("The HTTP server cannot start, and tries again: %s", error)
+                await asyncio.sleep(_PAUSE_S)
 
     def _ended(self, serving: "asyncio.Task[None]") -> None:
         """Serve again after an error, which ends every connection: the process had no descriptor for a new one."""
@@ -217,7 +226,7 @@ class HttpServer:
             return
         if any(generation.serving is serving for generation in self._generations):
             _log.error("The HTTP server has ended and closed its connections: %s. It starts again", error)
-            self._begin(self.renew(self._tls))
+            self._begin(self._renew_for_sure())
 
     async def _start(self, tls: TlsOptions | None) -> list[_Generation]:
         """Start a server for the TCP sockets, and one for the UNIX socket, which h2corn serves only without TLS."""
@@ -229,13 +238,13 @@ class HttpServer:
     async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
         endpoint = self._make_endpoint()
         config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
-        with _with_certificates(config, tls) as complete:
-            try:
+        try:
+            with _with_certificates(config, tls) as complete:
                 server = h2corn.Server(endpoint, complete)
                 serving = asyncio.create_task(server.serve())
                 await server.wait_started()
-            except (ValueError, OSError) as error:
-                raise HostError(f"{'HTTP' if tls is None else tls.origin}: {error}.") from None
+        except (ValueError, OSError) as error:
+            raise HostError(f"{'HTTP' if tls is None else tls.origin}: {error}.") from None
         serving.add_done_callback(self._ended)
         return _Generation(endpoint, server, serving)
 

@@ -71,10 +71,8 @@ class SharedPort:
 
     def _direct(self, position: int) -> None:
         """Make the kernel give all new connections of the group to the socket at `position`."""
-        instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, position))  # sock_filter
-        program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
         with self._member() as member:
-            member.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
+            attach_program(member, _SO_ATTACH_REUSEPORT_CBPF, position)
 
     def _distribute(self) -> None:
         """Make the kernel distribute new connections again, if a server that has left directed them."""
@@ -84,6 +82,13 @@ class SharedPort:
     def _member(self) -> socket.socket:
         """Return a duplicate of our socket, because closing it must not close the descriptor of its owner."""
         return socket.socket(fileno=os.dup(_find_descriptor(self.inode)))
+
+
+def attach_program(member: socket.socket, option: int, result: int) -> None:
+    """Attach a program of one instruction, which returns `result`, by an option of the socket. Raises OSError."""
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, result))  # sock_filter
+    program = struct.pack("HP", 1, ctypes.addressof(instruction))  # sock_fprog
+    member.setsockopt(socket.SOL_SOCKET, option, program)
 
 
 def is_shared(port: int) -> bool:

@@ -323,6 +323,15 @@ def test_offer_of_another_protocol_is_ignored(host: HostProcess, offer: bytes) -
     assert answers.endswith(b"hello")
 
 
+def test_a_websocket_is_refused_without_a_line_in_the_log(host: HostProcess) -> None:
+    address, port = host.listening["rest"].split(":")
+    head = b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
+        client.sendall(head + b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 403 ")
+    assert not [line for line in host.errors if "websocket" in line.lower()]
+
+
 def test_headers_without_end_are_cut_off(host: HostProcess) -> None:
     address, port = host.listening["rest"].split(":")
     with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:

@@ -40,6 +40,10 @@ class Echo:
     def say_farewell(self) -> None:
         self.is_leaving = True
 
+    def take_farewells(self) -> int:
+        taken, self.farewells = self.farewells, 0
+        return taken
+
     def release(self) -> None:
         """Do nothing: no call waits for it."""
 
@@ -152,6 +156,36 @@ async def test_a_server_that_ends_by_itself_starts_again(
         server._ended(failed)
         await asyncio.gather(*server._tasks)
     assert "It starts again" in caplog.text
+    async with httpx.AsyncClient() as client:
+        assert (await client.post(f"http://127.0.0.1:{bound.getsockname()[1]}", content=b"x")).content == b"x"
+    await server.close()
+
+
+async def test_a_renewal_that_fails_is_tried_again(
+    bound: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_server, "_PAUSE_S", 0.01)
+    server = server_on(bound)
+    await server.open(None)
+    start, failures = server._start, [OSError(24, "Too many open files")]
+
+    async def fail_once(tls: TlsOptions | None) -> list[http_server._Generation]:
+        if failures:
+            raise HostError(str(failures.pop()))
+        return await start(tls)
+
+    monkeypatch.setattr(server, "_start", fail_once)
+    [before] = server._generations
+    await server._renew_for_sure()
+    assert server._generations != [before]
+    assert "The HTTP server cannot start, and tries again" in caplog.text
+    await server.close()
+
+
+async def test_renewals_at_the_same_time_leave_the_address_open(bound: socket.socket) -> None:
+    server = server_on(bound)
+    await server.open(None)
+    await asyncio.gather(*(server.renew(None) for _ in range(3)))
     async with httpx.AsyncClient() as client:
         assert (await client.post(f"http://127.0.0.1:{bound.getsockname()[1]}", content=b"x")).content == b"x"
     await server.close()

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 class _Endpoint:
     """Answers `/hello`, echoes gRPC messages, and reads nothing of other requests."""
 
-    farewells = 0
     holds = False
 
     def say_farewell(self) -> None:
         """Ignore it: the server lives as long as the module."""
+
+    def take_farewells(self) -> int:
+        return 0
 
     def release(self) -> None:
         """Do nothing: no call waits for it."""
