@@ -1,10 +1,10 @@
 """Channel between the supervisor and the serving process: JSON lines over a socket pair.
 
 Messages to the serving process: `start` (with the certificates), `announce` (the addresses are open), `reload` and
-`drain` (then exit). Messages to the supervisor: `loading` (the addresses open once the application is ready), `open`,
-`failed` (with the reason), `certificates` (that it uses now) and `replace` (the process drains and ends, and another
-should take its place). The end of the stream means that the other side is gone. An environment variable carries the
-initial settings, which have no secrets.
+`drain` (then exit). Messages to the supervisor: `loading` (the application has started), `open`, `failed` (with the
+reason), `certificates` (that it uses now) and `replace` (the process drains and ends, and another should take its
+place). The end of the stream means that the other side is gone. An environment variable carries the initial settings,
+which have no secrets.
 """
 
 import asyncio

@@ -135,9 +135,9 @@ class ServingProcess:
 
         End the process instead if the supervisor orders a drain or is gone, or if the application has failed.
         """
+        self._channel.send("loading")
         if not (self._options.opens_when_ready or self._setup.is_respawn):
             return True
-        self._channel.send("loading")
         becoming = asyncio.create_task(self._ready())
         try:
             if not await self._one_ends(self._following, becoming):

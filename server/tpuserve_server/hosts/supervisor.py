@@ -50,7 +50,7 @@ def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> in
     ignore_until_serving()
     try:
         if options.tls is not None:
-            check_usable(options.tls)  # Checks the certificates: TLS libraries do not report their errors in one line.
+            check_usable(options.tls)  # The serving process would report an error seconds later.
             if options.grpc_socket_path is not None:
                 _command.warning(
                     "The UNIX socket has no TLS, unlike in TensorFlow Serving. The permissions of its file protect it"
@@ -183,7 +183,7 @@ class _Supervisor:
         self._last_end = how = child.how_ended()
         if not is_respawn and child.failure is not None:
             raise HostError(child.failure)
-        if not is_respawn and not child.began() and child.ended.result() >= 0:
+        if not is_respawn and not child.began():
             raise HostError(f"The serving process could not start ({how}). The log lines above have the reason.")
         if child.damage is not None:
             _log.error("The serving process has drained and ended (%s). It starts again", child.damage.why)

@@ -469,6 +469,18 @@ def test_sigterm_while_the_application_loads_ends_at_once(tmp_path: Path) -> Non
         assert host.exit_code() == 0
 
 
+def test_first_process_that_a_signal_ends_while_it_starts_is_not_started_again(tmp_path: Path) -> None:
+    loading = tmp_path / "loading"
+    os.mkfifo(loading)
+    options = {"bind_address": "127.0.0.1", "grpc_port": 0, "rest_port": 0}
+    host = HostProcess(options, {**os.environ, "ECHO_LOADS": str(loading)})
+    with loading.open("w"):  # opens when the application opens it, which then waits for a line
+        [serving] = psutil.Process(host.process.pid).children()
+        serving.kill()
+        assert host.exit_code() == 1
+    assert "The serving process could not start (signal SIGKILL)" in host.errors[-1]
+
+
 def test_environment_of_the_process_has_no_setup(tmp_path: Path) -> None:
     with running() as host, grpc.insecure_channel(host.grpc) as channel:
         environment = json.loads(unary(channel, "Environment")(b""))

@@ -117,6 +117,7 @@ class Life:
         return message
 
     async def open(self) -> None:
+        await self.hear("loading")
         await self.hear("open")
         self.order("announce", listening=asdict(LISTENING))
 
