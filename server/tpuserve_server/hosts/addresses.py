@@ -64,7 +64,7 @@ def listen(name: str, bound: socket.socket) -> None:
     """
     try:
         bound.listen(BACKLOG)
-        # The process before this one may have ended while it ignored them.
+        # The process before this one may have ended while it ignored new connections.
         heed_new_connections(bound)
     except OSError as error:
         own = bound.getsockname()

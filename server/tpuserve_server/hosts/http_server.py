@@ -103,8 +103,8 @@ class _Generation:
 class HttpServer:
     """Serves sockets with successive generations of servers. One event loop's thread owns it.
 
-    A new generation takes new connections, while the one before it finishes its own. So connections get new
-    certificates, or have a greatest age, and no request fails.
+    A new generation takes new connections, while the one before it finishes its own. This replaces certificates, and
+    limits the age of connections, without a failed request.
     """
 
     def __init__(

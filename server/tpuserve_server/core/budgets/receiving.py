@@ -49,16 +49,12 @@ class ReceivingBudget:
         """The bytes of all uploads."""
         return self._held.total
 
-    def now_s(self) -> float:
-        """Return the time of the clock."""
-        return self._clock.monotonic_s()
-
     def begin(self, connection: Hashable = None) -> "Upload":
         """Begin a request on `connection`. None: unknown, so that only the budget of all uploads applies.
 
         Use the upload as a context manager.
         """
-        return Upload(self, connection)
+        return Upload(self, connection, self._clock)
 
     def charge(self, upload: "Upload", size_bytes: int) -> None:
         """Charge `size_bytes` more to `upload`, and cut slower uploads if they do not fit.
@@ -109,13 +105,14 @@ class Upload:
     """One request that is still arriving. A context manager that returns its bytes to the budget."""
 
     __slots__ = (
-        "_arrived_s", "_budget", "_charged_bytes", "_cut", "_rate", "_reader", "_stalling", "_waits_since_s",
-        "connection", "held_bytes",
+        "_arrived_s", "_budget", "_charged_bytes", "_clock", "_cut", "_rate", "_reader", "_stalling",
+        "_waits_since_s", "connection", "held_bytes",
     )  # fmt: skip
 
-    def __init__(self, budget: ReceivingBudget, connection: Hashable) -> None:
+    def __init__(self, budget: ReceivingBudget, connection: Hashable, clock: Clock) -> None:
         """Create an upload without bytes; only `ReceivingBudget.begin` calls this."""
         self._budget = budget
+        self._clock = clock
         self._rate = self._arrived_s = 0.0
         # The bytes that it held after its last arrival. `held_bytes` follows only once they fit.
         self._charged_bytes = 0
@@ -166,7 +163,7 @@ class Upload:
             self._stalling = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self._look)
         # A future around `receiving` would cost more than the rest for each of the many pieces of a body.
         self._reader = reader = asyncio.current_task()
-        self._waits_since_s = self._budget.now_s()
+        self._waits_since_s = self._clock.monotonic_s()
         try:
             return await receiving
         except asyncio.CancelledError:
@@ -206,7 +203,7 @@ class Upload:
         self._stalling = None
         if self._reader is None or not self.held_bytes:
             return
-        left_s = self._waits_since_s + IDLE_TIMEOUT_S - self._budget.now_s()
+        left_s = self._waits_since_s + IDLE_TIMEOUT_S - self._clock.monotonic_s()
         if left_s > 0:
             self._stalling = asyncio.get_running_loop().call_later(left_s, self._look)
         else:
