@@ -11,6 +11,7 @@ from tests.loadtests.truth.request_log import OK, Entry
 from tests.loadtests.truth.script import REFUSAL_S, REFUSALS, Fault, Script, Wrong
 
 _SEED: Final = 20
+_MEMORY_BYTES: Final = 30_000_000
 
 # Called at the end of a prediction, unless the connection ended first. The fault or the kind of wrong response.
 Reply = Callable[[Fault | Wrong | None], None]
@@ -34,7 +35,10 @@ class Desk:
         self._random = random.Random(_SEED)
         self._free_s = [0.0] * script.slots
         self._began_s = 0.0
-        self._leaked: list[bytearray] = []
+
+    def memory_bytes(self) -> int:
+        """Return the memory that the script states. The process's own grows with the log."""
+        return _MEMORY_BYTES + self._script.leak_bytes * len(self.entries)
 
     def accept(self, protocol: str, model: str, connection: int, arrived_s: float, reply: Reply) -> Entry:
         """Take a prediction that was read completely at `arrived_s`, and schedule its end."""
@@ -46,8 +50,6 @@ class Desk:
         due_s = self._held(self._start_s(arrived_s, service_s) + service_s)
         entry = Entry(number, protocol, model, connection, arrived_s, service_s, due_s)
         self.entries.append(entry)
-        if script.leak_bytes:
-            self._leaked.append(bytearray(b"\1" * script.leak_bytes))  # written, so that it is resident
         if fault is Fault.SILENT:
             entry.status = fault
         else:

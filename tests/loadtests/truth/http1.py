@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,6 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEADER_LENGTH: Final = re.compile(rb"\r\ninference-header-content-length: *(\d+)", re.IGNORECASE)
 _END: Final = b"\r\n\r\n"
 _CODES: Final = {Fault.UNAVAILABLE: 503, Fault.INTERNAL: 500, Fault.EXHAUSTED: 429}
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class RestConnection(asyncio.Protocol):
@@ -73,7 +71,8 @@ class RestConnection(asyncio.Protocol):
         elif _STATUS.fullmatch(path):
             self._send(200, answers.rest_status())
         elif path in _PAGES:
-            self._send(200, _metrics(), "text/plain")
+            page = f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {self._desk.memory_bytes()}\n"
+            self._send(200, page.encode(), "text/plain")
         else:
             self._send(404, json.dumps({"error": f"no {path}"}).encode())
 
@@ -126,9 +125,3 @@ class RestConnection(asyncio.Protocol):
         if not self._is_closing:
             self._is_closing = True
             self._transport.write_eof()
-
-
-def _metrics() -> bytes:
-    with open("/proc/self/statm") as file:
-        resident_bytes = int(file.read().split()[1]) * _PAGE_BYTES
-    return f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {resident_bytes}\n".encode()
