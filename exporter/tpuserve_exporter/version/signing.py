@@ -11,8 +11,9 @@ from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.published_version import PublishedVersion
 from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from tpuserve_formats.manifest.version import Manifest
-from tpuserve_formats.signing.keys import BadKey, read_private_key
-from tpuserve_formats.signing.signature import BadSignature, SignatureFile, VersionSignature
+from tpuserve_formats.signing.errors import BadKey, BadSignature
+from tpuserve_formats.signing.keys import read_private_key
+from tpuserve_formats.signing.signature import SignatureFile, VersionSignature
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 
 if TYPE_CHECKING:

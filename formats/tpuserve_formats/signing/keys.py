@@ -18,13 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from tpuserve_formats.signing.errors import BadKey
+
 _ID_DIGITS = 16
 _END: Final = b"-----END PUBLIC KEY-----"
 _OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-
-class BadKey(ValueError):
-    """A file has no usable key. The message has the file's path and a remedy."""
 
 
 def key_id(public_key: Ed25519PublicKey) -> str:

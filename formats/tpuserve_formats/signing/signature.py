@@ -16,14 +16,11 @@ from pydantic import ValidationError
 
 from tpuserve_formats.manifest import SIGNATURE_FILE
 from tpuserve_formats.manifest.part import Part
+from tpuserve_formats.signing.errors import BadSignature
 from tpuserve_formats.signing.keys import key_id
 
 MAX_SIGNATURE_BYTES = 2**20
 _CONTEXT = b"tpuserve-manifest-v1\n"
-
-
-class BadSignature(ValueError):
-    """A version has no valid signature of a trusted key. The message gives the reason, as the end of a sentence."""
 
 
 class VersionSignature(Part):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-from tpuserve_formats.signing.keys import BadKey
+from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.config.text_format import ConfigError
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.hosts.errors import HostError

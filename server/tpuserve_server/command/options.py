@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpuserve_formats.messages.official import ConfigProto
-from tpuserve_formats.signing.keys import BadKey
+from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.command.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.command.settings import Settings
 from tpuserve_server.config.batching_parameters import read_batching_parameters, read_model_batching_parameters

@@ -8,8 +8,9 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.errors import BadSignature
 from tpuserve_formats.signing.keys import read_public_keys
-from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, BadSignature, SignatureFile
+from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, SignatureFile
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.storage import show_name

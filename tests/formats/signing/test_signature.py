@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tpuserve_formats.signing.keys import BadKey, key_id, read_private_key, read_public_keys, write_key_pair
-from tpuserve_formats.signing.signature import BadSignature, SignatureFile, VersionSignature
+from tpuserve_formats.signing.errors import BadKey, BadSignature
+from tpuserve_formats.signing.keys import key_id, read_private_key, read_public_keys, write_key_pair
+from tpuserve_formats.signing.signature import SignatureFile, VersionSignature
 
 MANIFEST = b'{"format_version": 1}'
 OURS, OTHER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

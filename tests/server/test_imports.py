@@ -1,4 +1,4 @@
-"""Tests for the package's public names, which cost nothing before their first use."""
+"""Tests for what importing the package and starting its supervisor cost."""
 
 import subprocess
 import sys
@@ -23,3 +23,11 @@ def test_neither_the_package_nor_its_start_imports_a_framework() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['tpuserve_server']", "[]"]
+
+
+def test_the_process_that_keeps_the_sockets_imports_no_large_library() -> None:
+    # It stays for the server's life, beside the process with the models.
+    large = "numpy", "grpc", "fastapi", "h2corn", "cryptography", "tensorflow"
+    look = f"import sys, tpuserve_server.__main__\nprint([name for name in {large} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]"]
