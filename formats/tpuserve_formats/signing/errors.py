@@ -1,4 +1,4 @@
-"""Errors of signing. They need no cryptography, so the server's supervisor can name them without its 5 MB."""
+"""Errors of signing. They need no cryptography, so the server's supervisor can name them without its 3 MB."""
 
 
 class BadKey(ValueError):

@@ -6,6 +6,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_formats.signing.errors import BadKey
@@ -28,7 +29,9 @@ from tpuserve_server.telemetry.observers import RequestWatcher
 from tpuserve_server.telemetry.tracing.export_error import ExportError
 from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing, open_tracing
 from tpuserve_server.versions.loading import LoadingOptions
-from tpuserve_server.versions.signatures import RequiredSignatures
+
+if TYPE_CHECKING:
+    from tpuserve_server.versions.signatures import RequiredSignatures
 
 
 def cache_dir(settings: Settings) -> Path:
@@ -92,11 +95,15 @@ def loading_options(settings: Settings) -> LoadingOptions:
     )
 
 
-def required_signatures(settings: Settings) -> RequiredSignatures | None:
+def required_signatures(settings: Settings) -> "RequiredSignatures | None":
     """Return the check of signatures, or None if the operator requires none. Raises ConfigError without usable keys."""
     file = settings.models.require_signed
+    if file is None:
+        return None
+    from tpuserve_server.versions.signatures import RequiredSignatures  # Imports cryptography, which takes 3 MB.
+
     try:
-        return None if file is None else RequiredSignatures.read(file)
+        return RequiredSignatures.read(file)
     except BadKey as error:
         raise ConfigError(f"--require_signed: {error}") from error
 

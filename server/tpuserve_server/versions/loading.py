@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.background import run_in_background
@@ -34,9 +35,11 @@ from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.recorded_servable import RecordedServable
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.sequence_trial import try_all_sequences
-from tpuserve_server.versions.signatures import RequiredSignatures
 from tpuserve_server.versions.warmup import warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
+
+if TYPE_CHECKING:
+    from tpuserve_server.versions.signatures import RequiredSignatures
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +130,7 @@ class VersionLoader:
         timeout_s: float = 0,
         watchdog: Watchdog | None = None,
         spans: SpanRecorder | None = None,
-        signatures: RequiredSignatures | None = None,
+        signatures: "RequiredSignatures | None" = None,
         journal: Journal | None = None,
     ) -> None:
         """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
