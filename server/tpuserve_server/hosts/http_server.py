@@ -43,8 +43,9 @@ WINDOW_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 128 << 10
 # Time in which clients with kept connections learn from a response to connect again.
 FAREWELL_S: Final = 2.0
-# Time in which the client of a new connection sends its first request. The end of a server drops it if it comes later.
-_FIRST_REQUEST_S: Final = 0.5
+# Time in which the client of a new connection sends its first request, which takes 3 round trips with TLS. The end of a
+# server drops it if it comes later. Clients whose packets are ignored meanwhile send them again after a second.
+_FIRST_REQUEST_S: Final = 0.9
 # Time in which calls that were on their way are refused after GOAWAY: longer than most network round trips.
 _REFUSAL_S: Final = 0.5
 # Time between attempts to start.
