@@ -237,7 +237,7 @@ class Backlog:
             rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
         # A task that runs alone shares no batch with others of its key.
         others = self._others(key if task.shareable else None)
-        admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else ())
+        admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else 0.0)
 
     def check_deadline(self, signature_name: str, deadline: Deadline, now_s: float, ahead_s: float = 0.0) -> None:
         """Check whether a request that is not decoded yet would be in time, behind `ahead_s` seconds of other work.
@@ -249,7 +249,9 @@ class Backlog:
         """
         lane = self._lanes.get(signature_name)
         check = self._deadlines
-        if check is None or lane is None or lane.has_objective or not (self._batches or ahead_s or not check.is_idle):
+        if check is None or lane is None or lane.has_objective:
+            return
+        if not self._batches and not ahead_s and check.device.is_idle:
             return
         run_s = max(lane.latest_run_s, lane.run_s(1, ()))
         finish_s = self._finish_s(check, lane, run_s, deadline, now_s, ahead_s)
@@ -262,7 +264,7 @@ class Backlog:
         Signatures that have not run count as if they took as long as the shortest other one.
         """
         check = self._deadlines
-        if check is None or not (self._batches or not check.is_idle):
+        if check is None or (not self._batches and check.device.is_idle):
             return 0.0
         lanes = self._lanes.values()
         shortest = min((each for each in lanes if each.latest_run_s), key=lambda each: each.latest_run_s, default=None)
@@ -275,14 +277,14 @@ class Backlog:
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float
     ) -> float:
         work_s = self._work_before(lane.order_s(now_s, deadline)) + ahead_s
-        return check.finish_s(now_s, work_s, run_s) + check.host_s
+        return check.device.start_s(now_s, work_s) + run_s + check.host_s
 
     def _check_task(self, check: DeadlineCheck, lane: Lane, task: Task, ahead_s: float) -> None:
-        if not self._batches and not ahead_s and check.is_idle:
+        if not self._batches and not ahead_s and check.device.is_idle:
             # Refusing it would speed up no other request, and a run corrects a wrong cost.
             return
         now_s, run_s = task.enqueued_s, lane.run_s(task.rows, task.lengths)
-        finish_s = check.finish_s(now_s, self._work_before(task.order_s) + ahead_s, run_s)
+        finish_s = check.device.start_s(now_s, self._work_before(task.order_s) + ahead_s) + run_s
         if finish_s > task.deadline.at_s:
             raise check.refusal(task.deadline, now_s, finish_s)
 
