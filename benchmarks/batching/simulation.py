@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.objective import Sizes, capacity
+from tpuserve_server.core.batching.objective_plan import Sizes, capacity
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task

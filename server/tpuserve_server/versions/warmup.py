@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.request_size import too_many_rows
+from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
 from tpuserve_server.core.sequences import Sequences

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.objective import Sizes
-from tpuserve_server.core.batching.objective_plan import ObjectivePlan
+from tpuserve_server.core.batching.objective_plan import ObjectivePlan, Sizes
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel

@@ -6,17 +6,75 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.batch import Batch
-from tpuserve_server.core.batching.capacity import check_capacity, check_room, part_sizes
+from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck, due_s
 from tpuserve_server.core.batching.lane import Lane, Work
-from tpuserve_server.core.batching.leaving import begin_run, ready_s
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
 from tpuserve_server.core.batching.queue_depth import QueueDepth
-from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
 from tpuserve_server.core.cost_model import CostModel
 from tpuserve_server.core.deadline import Deadline
+from tpuserve_server.core.errors import Unavailable
 from tpuserve_server.core.types import Signature
+
+
+def check_room(lane: Lane, max_enqueued_batches: int) -> None:
+    """Raise Unavailable if the signature may not have another batch."""
+    if lane.enqueued >= max_enqueued_batches:
+        raise Unavailable(
+            "The batch scheduling queue to which this task was submitted is full; currently "
+            f"{lane.enqueued} batches enqueued and max_enqueued_batches is {max_enqueued_batches}"
+        )
+
+
+def check_capacity(lane: Lane, max_enqueued_batches: int, rows: int, room: int, *, has_open_batch: bool) -> None:
+    """Raise Unavailable if `rows` rows do not fit into the `room` of the open batch and the batches behind it."""
+    # An open batch counts as enqueued, even if it is empty.
+    enqueued = lane.enqueued + (not has_open_batch)
+    capacity = max(max_enqueued_batches - enqueued, 0) * lane.max_rows
+    capacity += room if enqueued <= max_enqueued_batches else 0
+    if rows > capacity:
+        raise Unavailable(
+            f"The batch scheduling queue to which this task was submitted is full; task size is {rows} but "
+            f"scheduling capacity is only {capacity} (num_enqueued_batches={enqueued}, "
+            f"max_enqueued_batches={max_enqueued_batches}, open_batch_size={lane.max_rows - room}, "
+            f"max_execution_batch_size={lane.max_rows})"
+        )
+
+
+def part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
+    """Return the sizes of a split request's parts: `room` fills the open batch, then full batches and a remainder."""
+    first = min(room, rows)
+    full, last = divmod(rows - first, max_rows)
+    return [size for size in (first, *[max_rows] * full, last) if size]
+
+
+def ready_s(batches: deque[Batch]) -> float:
+    """Return when the first batch of a key may leave.
+
+    A full or closed batch may leave at once. Any other waits for its timeout, or until the clients that were just
+    answered have had time to send again.
+    """
+    first = batches[0]
+    if len(batches) > 1 or first.is_full:
+        return first.oldest_s
+    regroup = first.lane.regroup
+    if regroup is not None:
+        return max(first.oldest_s, regroup.until_s(first.rows))
+    return first.oldest_s + first.lane.timeout_s
+
+
+def begin_run(batches: deque[Batch], now_s: float) -> BatchRun:
+    """Return the record of the first batch of a key, which leaves now."""
+    first = batches[0]
+    if not first.lane.waits or not first.tasks[0].shareable:
+        return BatchRun(Departure.AT_ONCE, first.oldest_s)
+    if first.is_full:
+        return BatchRun(Departure.FULL, max(task.enqueued_s for task in first.tasks))
+    if len(batches) > 1:
+        return BatchRun(Departure.CLOSED, min(batches[1].oldest_s, now_s))
+    waits_for_clients = first.lane.regroup is not None
+    return BatchRun(Departure.REGROUP if waits_for_clients else Departure.TIMEOUT, min(ready_s(batches), now_s))
 
 
 class Backlog:

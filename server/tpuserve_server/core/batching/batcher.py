@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.hung_runs import HungRuns
+from tpuserve_server.core.batching.lane import LEAST_RUN_S
 from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.loop_runs import LoopRuns
 from tpuserve_server.core.batching.options import BatchingOptions
@@ -17,7 +17,6 @@ from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.refusals import Refusals
-from tpuserve_server.core.batching.regroup import LEAST_RUN_S
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.cost_model import CostModel

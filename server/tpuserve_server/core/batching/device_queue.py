@@ -103,6 +103,7 @@ class DeviceQueue:
     def free_s(self, now_s: float) -> float:
         """Predict when the first device thread will have run all its batches."""
         return min([_free_s(taken, now_s) for taken in self._taken])
+
     def _learn(self, delay_s: float) -> None:
         off_s = delay_s - self._delay_s
         if off_s > _LEAST_BOUND_S and off_s * off_s > _MOST_SPREADS * _MOST_SPREADS * self._variance:

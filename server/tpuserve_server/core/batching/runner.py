@@ -11,8 +11,8 @@ from functools import partial
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
 from tpuserve_server.core.batching.batch_run import BatchRun
 from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.deadline_check import HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
 from tpuserve_server.core.cost_model import CostModel

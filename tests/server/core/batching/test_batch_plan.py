@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.batching.batch_plan import BatchPlan
+from tpuserve_server.core.batching.lane import BatchPlan
 from tpuserve_server.core.batching.options import PaddingPolicy
 from tpuserve_server.core.padding import choose_bucket
 

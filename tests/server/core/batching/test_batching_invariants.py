@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.fake_device import DOUBLE_WIDE
 from tests.support.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
+from tpuserve_server.core.batching.lane import MOST_WAIT_S
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
-from tpuserve_server.core.batching.regroup import MOST_WAIT_S
 from tpuserve_server.core.errors import (
     DeadlineExceeded,
     Internal,

@@ -1,6 +1,5 @@
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.host_delay import HostDelay
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import DeadlineExceeded, TooLate
 from tpuserve_server.core.types import ServableId
