@@ -27,7 +27,7 @@ from tpuserve_server.core.servable import Executor, InFlight, Servable, VersionF
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 SIGNATURE = "serving_default"
 # Calls at a time: one shows the time of a call, two are what the server has on a TPU or GPU.

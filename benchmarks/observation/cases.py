@@ -15,8 +15,8 @@ from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rpc import CallContext
+from tpuserve_server.metrics.live_measurements import version_totals
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.version_totals import version_totals
 from tpuserve_server.telemetry.access_log import AccessLog
 from tpuserve_server.telemetry.access_log_options import AccessLogOptions, Requests
 from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers

@@ -77,7 +77,7 @@ from tpuserve_server.frontends.rest import rest_app
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.frontends.vertex.routes import VertexRoutes
 from tpuserve_server.hosts.application import Listening
-from tpuserve_server.hosts.certificate_watch import CertificateWatch
+from tpuserve_server.hosts.certificates import CertificateWatch
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.limits import find_connection_limit
 from tpuserve_server.identity.caller import CallerModels, for_server

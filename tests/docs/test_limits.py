@@ -9,7 +9,7 @@ from tpuserve_server.command.settings import flags
 from tpuserve_server.core import ensemble_rules, errors, manager, version_tree
 from tpuserve_server.core.ends import MOST_ENDS, MOST_FORM_ENDS
 from tpuserve_server.core.form_records import MOST_KNOWN
-from tpuserve_server.executors.tensorflow import call_graph
+from tpuserve_server.executors.tensorflow import executor
 from tpuserve_server.frontends.http import body
 from tpuserve_server.frontends.oip import shared_memory
 from tpuserve_server.frontends.oip_grpc import stream
@@ -70,8 +70,8 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("loads of one model that hang", f"{manager._MAX_HUNG}"),
         ("files and directories of a version", f"{version_tree.MAX_ENTRIES:,}"),
         ("nested directories of a version", f"{version_tree.MAX_DEPTH}"),
-        ("calls within calls of a TensorFlow graph", f"{call_graph._MAX_DEPTH}"),
-        ("nodes that function calls add to a graph", f"{call_graph._MAX_ADDED_NODES:,}"),
+        ("calls within calls of a TensorFlow graph", f"{executor._MAX_DEPTH}"),
+        ("nodes that function calls add to a graph", f"{executor._MAX_ADDED_NODES:,}"),
         ("ends of the server's process by one model", f"{MOST_ENDS} in 1 hour"),
         ("ends of the server's process by new input shapes of one model", f"{MOST_FORM_ENDS} in 1 hour"),
         ("input shapes of one version that the next process knows", f"{MOST_KNOWN}"),

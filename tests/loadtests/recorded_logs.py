@@ -13,7 +13,7 @@ from tpuserve_loadtests.golden.golden_answers import encode_golden
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
 from tpuserve_server.request_log.options import LogFormat
-from tpuserve_server.request_log.record_file import open_record_file
+from tpuserve_server.request_log.writer import open_record_file
 
 if TYPE_CHECKING:
     from tpuserve_server.request_log.options import LogFormat

@@ -16,8 +16,8 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.model_access import ModelAccess
 from tpuserve_server.core.response_cache import ResponseCaches
+from tpuserve_server.core.service import ModelAccess
 from tpuserve_server.core.types import Signature, State
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.options import SERVER_NAME, SharedMemoryOptions

@@ -15,13 +15,12 @@ from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
 from tpuserve_server.core.manager import VersionManager
 from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_access import ModelAccess
 from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.model_load import ModelLoad
 from tpuserve_server.core.registry import ModelRegistry
 from tpuserve_server.core.reload_options import ReloadOptions
 from tpuserve_server.core.reload_roots import ReloadRoots
-from tpuserve_server.core.service import InferenceService
+from tpuserve_server.core.service import InferenceService, ModelAccess
 from tpuserve_server.core.source import Source
 from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State
 from tpuserve_server.ensembles.loader import EnsembleLoader

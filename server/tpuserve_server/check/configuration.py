@@ -21,7 +21,7 @@ from tpuserve_server.config.text_format import read
 from tpuserve_server.executors.runtimes import JAX, LITERT, OPENVINO
 from tpuserve_server.hosts.addresses import bound
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.certificate_validity import certificate_status, expiry_warnings, find_invalidity
+from tpuserve_server.hosts.certificates import certificate_status, expiry_warnings, find_invalidity
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import check_usable

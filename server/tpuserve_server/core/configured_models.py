@@ -2,13 +2,12 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.change_record import ChangeRecord, Changes
-from tpuserve_server.core.composition import find_composing, find_released
 from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.ensemble_rules import check_ensembles
 from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
@@ -23,6 +22,35 @@ from tpuserve_server.core.source import Source
 from tpuserve_server.core.storage import Storage
 from tpuserve_server.core.transition import Transition
 from tpuserve_server.core.types import ServableId
+
+
+def find_composing(name: str, configs: Mapping[str, ModelConfig]) -> tuple[str, ...]:
+    """Return the models that an ensemble needs. Empty for any other model, and for an unknown one."""
+    found: dict[str, None] = {}
+    rest = [name]
+    while rest:
+        new = [each for each in _step_models(rest.pop(), configs) if each not in found]
+        found.update(dict.fromkeys(new))
+        rest.extend(new)
+    return tuple(found)
+
+
+def find_released(name: str, configs: Mapping[str, ModelConfig], loaded_along: Collection[str]) -> set[str]:
+    """Return a model to remove and those of `loaded_along` that no remaining ensemble in `configs` needs without it."""
+    removed = {name}
+    rest = [name]
+    while rest:
+        for model in _step_models(rest.pop(), configs) & set(loaded_along) - removed:
+            if not any(model in _step_models(other, configs) for other in configs.keys() - removed):
+                removed.add(model)
+                rest.append(model)
+    return removed
+
+
+def _step_models(name: str, configs: Mapping[str, ModelConfig]) -> frozenset[str]:
+    config = configs.get(name)
+    return config.ensemble.models if config is not None and config.ensemble is not None else frozenset()
+
 
 logger = logging.getLogger(__name__)
 

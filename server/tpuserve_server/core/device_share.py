@@ -23,7 +23,7 @@ class _Model:
         self.slots = 0
         self.waiting: deque[Turn] = deque()
         self.weight = 1.0
-        # Of each version that has joined, in order. A version is in it twice while a hung batcher keeps an old copy.
+        # The weight of each version that has joined, in order. A version is in it twice while a hung batcher keeps an old copy.
         self.weights: list[tuple[int, float]] = []
 
 
@@ -36,7 +36,7 @@ class DeviceShare:
 
     def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
         """Share `slots` slots, at least 1. With `only_weighted` there is no limit while all weights are equal."""
-        # Of the event loops that run batches themselves.
+        # The share of event loops that run batches themselves.
         self.loops = LoopShare()
         self._lock = threading.Lock()
         self._limit = slots

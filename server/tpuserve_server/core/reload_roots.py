@@ -34,7 +34,7 @@ class _Place:
 
 
 class ReloadRoots:
-    """Paths that the operator allows: those of the flags, and those beside the paths of the operator's configurations.
+    """Paths that the operator allows: the flags' paths, and the directories of paths in the operator's configurations.
 
     A path that the operator wrote stays allowed as written, wherever its links lead. ConfiguredModels calls all
     methods under its lock. They resolve links, so they may block on a disk.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from tpuserve_server.core.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
@@ -10,7 +11,6 @@ from tpuserve_server.core.deadline import Clock, Deadline
 from tpuserve_server.core.errors import FailedPrecondition, NotFound, ServingError, Unavailable
 from tpuserve_server.core.listeners import Listeners
 from tpuserve_server.core.loader import LoadedEnsemble
-from tpuserve_server.core.model_access import ModelAccess
 from tpuserve_server.core.model_states import ModelStates, loaded_of, states_of
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.rare_timers import RareTimersByLoop
@@ -30,6 +30,19 @@ from tpuserve_server.core.types import (
 from tpuserve_server.core.validation import EXACT_SHAPES, ShapeRules
 from tpuserve_server.core.version_details import VersionDetails, details_of
 from tpuserve_server.core.watchdog import Watchdog
+
+
+class ModelAccess(Protocol):
+    """Answers for the current request, on any thread. Work that no request started may use every model."""
+
+    def check(self, model: str) -> None:
+        """Check that the client may use a model, whether or not it exists. Raises PermissionDenied."""
+        ...
+
+    def allows(self, model: str) -> bool:
+        """Return whether the client may use a model."""
+        ...
+
 
 __all__ = ["AcquiredModel", "AcquiredVersion", "InferenceService"]
 
@@ -69,7 +82,7 @@ class InferenceService:
             PermissionDenied: the client of the request may not use the model.
             ServingError: with TensorFlow Serving's code and wording if the spec names nothing that exists.
         """
-        # As `check_access`, without its frame, because every prediction passes here.
+        # Like `check_access`, without its frame, because every prediction passes here.
         if self._access is not None:
             self._access.check(spec.name)
         handle = self._registry.acquire(spec)

@@ -1,22 +1,28 @@
 """Table of all gRPC methods of this server."""
 
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from typing import Final
+
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from tpuserve_formats.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudget
+from tpuserve_server.core.change_event import ChangeEvent
 from tpuserve_server.core.configured_models import ConfiguredModels
 from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import InvalidArgument, NotFound, ResourceExhausted, shown
 from tpuserve_server.core.metrics import Metrics
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.frontends.health import HealthMethods
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_grpc.table import OIP_SERVICE, oip_methods
 from tpuserve_server.frontends.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rpc import RpcTable, StreamMethod, UnaryMethod
-from tpuserve_server.frontends.small_messages import limit_messages
+from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.frontends.tf_grpc.examples import ExampleMethods
 from tpuserve_server.frontends.tf_grpc.model_status import ModelMethods
 from tpuserve_server.frontends.tf_grpc.prediction import PredictionMethods
@@ -26,6 +32,96 @@ from tpuserve_server.identity.access import CONTROL_SERVER, DESCRIBE, OPEN, PRED
 from tpuserve_server.request_log.request_logs import RequestLogs
 from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
+
+# grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): reports whether this server can answer predictions now.
+
+_SERVING: bytes = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
+_NOT_SERVING: bytes = HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString()
+_SERVICE_UNKNOWN: bytes = HealthCheckResponse(status=HealthCheckResponse.SERVICE_UNKNOWN).SerializeToString()
+
+
+class HealthMethods:
+    """Check and Watch. All known service names share one status, because the same models serve all of them."""
+
+    def __init__(self, service: InferenceService, names: Collection[str]) -> None:
+        """Know the services `names`. The empty name, which stands for the whole server, is always known."""
+        self._service = service
+        self._names = frozenset((*names, ""))
+
+    async def check(self, body: bytes, context: CallContext) -> bytes:
+        """Answer Check. Raises NotFound for an unknown name."""
+        name = _decode_name(body)
+        if name not in self._names:
+            raise NotFound(f"unknown service {shown(name)}")
+        return self._status()
+
+    async def watch(self, requests: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
+        """Answer Watch: send the status now and after every change, until the client cancels the call.
+
+        For an unknown name, send SERVICE_UNKNOWN and keep the stream open, as the protocol requires.
+        """
+        name = _decode_name(await anext(requests, b""))
+        changed = ChangeEvent()
+        unsubscribe = self._service.subscribe(changed)
+        try:
+            reported = None
+            while True:
+                changed.clear()
+                status = self._status() if name in self._names else _SERVICE_UNKNOWN
+                if status != reported:
+                    reported = status
+                    yield status
+                await changed.wait()
+        finally:
+            unsubscribe()
+
+    def _status(self) -> bytes:
+        return _SERVING if self._service.is_ready() else _NOT_SERVING
+
+
+def _decode_name(body: bytes) -> str:
+    try:
+        return str(HealthCheckRequest.FromString(body).service)
+    except DecodeError:
+        raise InvalidArgument("Malformed HealthCheckRequest") from None
+
+
+# A megabyte of empty fields takes about 30 ms.
+MAX_SMALL_BYTES: Final = 1 << 20
+
+
+def limit_messages(table: RpcTable, large: Collection[str]) -> RpcTable:
+    """Return a table whose methods take only small messages, except the `large` ones, by path."""
+    return {path: method if path in large else _limited(method) for path, method in table.items()}
+
+
+def _limited(method: UnaryMethod | StreamMethod) -> UnaryMethod | StreamMethod:
+    if isinstance(method, StreamMethod):
+        stream = method.handle
+        return replace(
+            method,
+            handle=lambda messages, context: stream(_checked(messages), context),
+            max_message_bytes=MAX_SMALL_BYTES,
+        )
+
+    async def handle(body: bytes, context: CallContext) -> bytes:
+        _check(body)
+        return await method.handle(body, context)
+
+    # Clients without a credential may call some of these methods, so hosts should not hold a large message of one.
+    return replace(method, handle=handle, max_message_bytes=MAX_SMALL_BYTES)
+
+
+async def _checked(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for message in messages:
+        _check(message)
+        yield message
+
+
+def _check(message: bytes) -> None:
+    if len(message) > MAX_SMALL_BYTES:
+        raise ResourceExhausted(f"Messages of this method may have at most {MAX_SMALL_BYTES} bytes; was {len(message)}")
+
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _SERVICES = (

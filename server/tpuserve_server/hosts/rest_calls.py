@@ -2,18 +2,45 @@
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.hosts import rest_refusal
+from tpuserve_server.frontends.http.headers import find_timeout_s
+from tpuserve_server.frontends.http.response import error_body
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, OVERLOADED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+_BODY: Final = error_body(OVERLOADED)
+_HEADERS: Final = (
+    (b"content-type", b"application/json"),
+    (b"content-length", b"%d" % len(_BODY)),
+    # Whole seconds (RFC 9110, 10.2.3).
+    (b"retry-after", b"1"),
+)
+_START: "Final[Message]" = {"type": "http.response.start", "status": 429, "headers": list(_HEADERS)}
+_END: "Final[Message]" = {"type": "http.response.body", "body": _BODY}
+
+
+def is_late(gate: OverloadGate, scope: "Scope", clock: Clock) -> bool:
+    """Return whether a request would miss the deadline of its timeout header. See `OverloadGate.lateness_s`."""
+    if scope["method"] != "POST" or not scope["path"].endswith(INFERENCE_ENDS):
+        return False
+    return gate.lateness_s(Deadline.after(find_timeout_s(scope), clock)) > 0.0
+
+
+async def refuse(send: "Send") -> None:
+    """Answer 429 with a retry hint."""
+    await send(_START)
+    await send(_END)
+
 
 _CLOSE = (b"connection", b"close")
 # The error form of the REST application.
@@ -39,8 +66,8 @@ class RestCalls:
         """Answer an `http` scope."""
         if self.farewell and scope["http_version"] == "1.1":
             send = self._with_farewell(send)
-        if self._gate.may_refuse and rest_refusal.is_late(self._gate, scope, self._clock):
-            return await rest_refusal.refuse(send)
+        if self._gate.may_refuse and is_late(self._gate, scope, self._clock):
+            return await refuse(send)
         begun = False
 
         # A plain function returns the server's own awaitable.

@@ -21,8 +21,7 @@ from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARI
 from tpuserve_server.hosts.child import Child
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S
-from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S, Predecessor
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file

@@ -10,15 +10,75 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpuserve_server.core.cost_model import CostModel, CurveSnapshot
+from tpuserve_server.core.device_metrics import DeviceGauge
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.types import ServableId, State
 from tpuserve_server.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.metrics.counts import Counts
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
 from tpuserve_server.metrics.limit import OTHER, OTHER_SERVABLE
 from tpuserve_server.metrics.request_measurements import RequestMeasurements
 from tpuserve_server.metrics.server_measurements import ServerMeasurements
+
+
+class Choice(NamedTuple):
+    """Device of a version. `fallback` is a word for the reason against a better device, or empty on the best one."""
+
+    device: str
+    fallback: str
+
+
+class DeviceMeasurements:
+    """Implementation of core.device_metrics.DeviceMetrics. Thread-safe: `_lock` guards every field."""
+
+    def __init__(self) -> None:
+        """Start with no device in use."""
+        self._lock = threading.Lock()
+        self._gauges: tuple[DeviceGauge, ...] = ()
+        self._choices: dict[ServableId, Choice] = {}
+        self._compile_s: dict[ServableId, float] = {}
+
+    # Called by executors.
+
+    def devices_opened(self, *, gauges: Sequence[DeviceGauge]) -> None:
+        """Record the devices in use."""
+        with self._lock:
+            self._gauges = tuple(gauges)
+
+    def device_chosen(self, *, servable: ServableId, device: str, fallback: str = "") -> None:
+        """Record the device of a version."""
+        with self._lock:
+            self._choices[servable] = Choice(device, fallback)
+
+    def programs_compiled(self, *, servable: ServableId, duration_s: float) -> None:
+        """Record the time in which a version's programs were compiled."""
+        with self._lock:
+            self._compile_s[servable] = duration_s
+
+    def forget(self, removed: Collection[ServableId]) -> None:
+        """Remove the records of versions that have ended."""
+        with self._lock:
+            for servable in removed:
+                self._choices.pop(servable, None)
+                self._compile_s.pop(servable, None)
+
+    # Read by the metrics page.
+
+    def gauges(self) -> tuple[DeviceGauge, ...]:
+        """Return every device in use."""
+        with self._lock:
+            return self._gauges
+
+    def choices(self) -> dict[ServableId, Choice]:
+        """Return the device of each version that has not ended."""
+        with self._lock:
+            return dict(self._choices)
+
+    def compile_s(self) -> dict[ServableId, float]:
+        """Return the compile time in seconds of each version with device programs that has not ended."""
+        with self._lock:
+            return dict(self._compile_s)
+
 
 # A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000

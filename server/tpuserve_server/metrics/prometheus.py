@@ -4,21 +4,23 @@ prometheus_client's own instruments take a lock and look up labels at every use.
 with the values of cheaper histograms, when a client requests the page.
 """
 
+import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
 
 from tpuserve_server.core.response_cache import CacheCounts
 from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.metrics import catalogue, open_metrics
+from tpuserve_server.metrics import catalogue
 from tpuserve_server.metrics.batch_measurements import BatchKey, RunKey
 from tpuserve_server.metrics.bounds import LATENCY_BOUNDS_S
 from tpuserve_server.metrics.exemplars import TracedRequest
-from tpuserve_server.metrics.exposition import open_metrics_page, text_page
 from tpuserve_server.metrics.family import Bucket, Family
 from tpuserve_server.metrics.histogram import Histogram
 from tpuserve_server.metrics.limit import MOST_SERIES, servable_labels, version_label
@@ -26,6 +28,93 @@ from tpuserve_server.metrics.measurements import Measurements
 from tpuserve_server.metrics.request_measurements import RequestKey
 from tpuserve_server.metrics.series import Key
 from tpuserve_server.metrics.upstream import upstream_page
+
+# The text of metric families, for Prometheus' text format 0.0.4 and for OpenMetrics 1.0.0.
+#
+# prometheus_client's own functions give the same text in two to three times the time. Requests wait for the
+# interpreter's lock meanwhile.
+
+# Label values that occur on most lines: names of models, signatures, methods, codes and bounds.
+_REMEMBERED: Final = 4096
+
+
+def text_page(families: Iterable[Metric]) -> str:
+    """Return families in the text format."""
+    return "".join(line for family in families for line in _text_lines(family))
+
+
+def open_metrics_page(families: Iterable[Metric]) -> str:
+    """Return families as OpenMetrics, with exemplars and without the end mark."""
+    return "".join(line for family in families for line in _open_metrics_lines(family))
+
+
+def _text_lines(family: Metric) -> Iterator[str]:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
+    yield f"# HELP {name} {text}\n# TYPE {name} {family.type}\n"
+    for sample in family.samples:
+        yield f"{_series(sample)} {_number(sample.value)}\n"
+
+
+def _open_metrics_lines(family: Metric) -> Iterator[str]:
+    yield f"# HELP {family.name} {_escaped(family.documentation)}\n# TYPE {family.name} {family.type}\n"
+    for sample in family.samples:
+        exemplar = "" if sample.exemplar is None else _exemplar(sample.exemplar)
+        yield f"{_series(sample)} {_number(sample.value)}{exemplar}\n"
+
+
+def _series(sample: Sample) -> str:
+    if not sample.labels:
+        return sample.name
+    labels = ",".join([f'{label}="{_escaped(value)}"' for label, value in sorted(sample.labels.items())])
+    return f"{sample.name}{{{labels}}}"
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in exemplar.labels.items())
+    return f" # {{{labels}}} {_number(exemplar.value)} {exemplar.timestamp}"
+
+
+def _number(value: float) -> str:
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # untyped library
+    return text
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+# Pages in Prometheus' text format 0.0.4 as parts of an OpenMetrics page.
+#
+# The page is upstream's, which has only TYPE lines and samples. OpenMetrics requires that counters end in `_total`, so
+# others become `unknown`, which keeps their names. Prometheus treats both alike.
+
+CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+END: Final = "# EOF\n"
+_TYPE: Final = re.compile(r"# TYPE (\S+) (\S+)")
+_BOUND: Final = re.compile(r'\ble="(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
+
+
+def as_open_metrics(page: str) -> str:
+    """Return a page of Prometheus' text format without HELP lines as OpenMetrics, without the end mark."""
+    # Label values may contain other line separators, so `splitlines` would not do.
+    return "".join(f"{line}\n" for line in _lines(page.removesuffix("\n").split("\n")) if line)
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        found = _TYPE.fullmatch(line)
+        if found is None:
+            # OpenMetrics writes whole bounds with a fraction.
+            yield _BOUND.sub(lambda bound: f'le="{float(bound[1])!r}"', line)
+        elif found[2] != "counter":
+            yield line
+        elif found[1].endswith("_total"):
+            yield f"# TYPE {found[1].removesuffix('_total')} counter"
+        else:
+            yield f"# TYPE {found[1]} unknown"
+
 
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
@@ -47,9 +136,9 @@ class PrometheusMetrics(Measurements, Collector):
 
     def render_open_metrics(self) -> tuple[bytes, str]:
         """Return the page as OpenMetrics 1.0.0, with exemplars, and its content type."""
-        others = open_metrics.as_open_metrics(upstream_page(self))
+        others = as_open_metrics(upstream_page(self))
         own = open_metrics_page(self.registry.collect())
-        return f"{own}{others}{open_metrics.END}".encode(), open_metrics.CONTENT_TYPE
+        return f"{own}{others}{END}".encode(), CONTENT_TYPE
 
     def collect(self) -> Iterator[Metric]:
         """Yield this server's families with their current values. The registry calls this method."""

@@ -2,16 +2,155 @@
 
 import contextlib
 import logging
+import os
+import re
 import threading
+import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from google.protobuf import json_format
+
+from tpuserve_formats.messages.official import PredictionLog, TensorProto
+from tpuserve_formats.tensor_proto import encode_tensor
+from tpuserve_formats.tf_record import framed
 from tpuserve_server.core.deadline import Clock
 from tpuserve_server.request_log.entry import LogEntry, LogTarget
 from tpuserve_server.request_log.options import LogFormat, Rotation
-from tpuserve_server.request_log.rotation import RotatingFiles
+from tpuserve_server.wire.tensor_proto import decode_tensor
+
+# Larger tensors are written as base64 of their memory. Formatting their numbers would hold the interpreter, and delay
+# requests, for long.
+_MAX_JSON_VALUES = 1024
+
+
+class RecordFile(Protocol):
+    """Open file. Any method may raise OSError."""
+
+    def write(self, record: bytes) -> int:
+        """Write a serialized PredictionLog, and return its size in the file in bytes."""
+        ...
+
+    def flush(self) -> None:
+        """Flush the written records to the operating system."""
+        ...
+
+    def close(self) -> None:
+        """Flush and close."""
+        ...
+
+
+def open_record_file(path: Path, format_: LogFormat) -> RecordFile:
+    """Open a new, empty file. Raises OSError."""
+    return _JsonLines(path) if format_ == "jsonl" else _TfRecord(path)
+
+
+class _JsonLines:
+    """File with one PredictionLog per line, in protobuf's JSON with the fields' own names."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, record: bytes) -> int:
+        return self._file.write(_line(PredictionLog.FromString(record)))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _TfRecord:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, record: bytes) -> int:
+        return self._file.write(framed(record))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line(log: PredictionLog) -> bytes:
+    for tensors in (log.predict_log.request.inputs, log.predict_log.response.outputs):
+        for name in tensors:
+            _pack(name, tensors[name])
+    text = json_format.MessageToJson(log, preserving_proto_field_name=True, indent=None, ensure_ascii=False)
+    return text.encode() + b"\n"
+
+
+def _pack(name: str, tensor: TensorProto) -> None:
+    """Move the values of a large numeric tensor from its typed field to tensor_content."""
+    if tensor.tensor_content or tensor.string_val or tensor.ByteSize() <= _MAX_JSON_VALUES:
+        return
+    array = decode_tensor(name, tensor)
+    if array.size > _MAX_JSON_VALUES:
+        tensor.ParseFromString(encode_tensor(array, as_content=True))
+
+
+class RotatingFiles:
+    """Files `PREFIX-TIME-PROCESS-NUMBER.FORMAT`, the newest `max_files` of them."""
+
+    def __init__(
+        self, prefix: str, log_format: LogFormat, rotation: Rotation, now_s: Callable[[], float] = time.time
+    ) -> None:
+        """Create the series. The first record opens a file."""
+        self._prefix = Path(prefix)
+        self._format = log_format
+        self._rotation = rotation
+        self._now_s = now_s
+        self._opened = 0
+        self._file: RecordFile | None = None
+        self._size_bytes = 0
+
+    def write(self, record: bytes) -> None:
+        """Write a serialized PredictionLog, and close the file if it is full. Raises OSError."""
+        if self._file is None:
+            self._file = self._open()
+            self._size_bytes = 0
+        self._size_bytes += self._file.write(record)
+        if self._size_bytes >= self._rotation.max_bytes:
+            self.close()
+
+    def flush(self) -> None:
+        """Flush the written records to the operating system. Raises OSError."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; the next record opens another. Raises OSError if written records cannot be kept."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _open(self) -> RecordFile:
+        self._prefix.parent.mkdir(parents=True, exist_ok=True)
+        self._remove_oldest()
+        taken = set(os.listdir(self._prefix.parent))
+        # A name is taken if a log, or a container with its server as process 1, restarts within a second.
+        while (name := self._next_name()) in taken:
+            pass
+        return open_record_file(self._prefix.with_name(name), self._format)
+
+    def _next_name(self) -> str:
+        self._opened += 1
+        when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._now_s()))
+        return f"{self._prefix.name}-{when}-{os.getpid()}-{self._opened:06}.{self._format}"
+
+    def _remove_oldest(self) -> None:
+        """Remove the oldest files to make room for one. Files of earlier processes count too: names sort by time."""
+        own_files = re.compile(rf"{re.escape(self._prefix.name)}-\d{{8}}T\d{{6}}-\d+-\d+\.{self._format}")
+        names = sorted(name for name in os.listdir(self._prefix.parent) if own_files.fullmatch(name))
+        for name in names[: max(0, len(names) - self._rotation.max_files + 1)]:
+            self._prefix.with_name(name).unlink(missing_ok=True)
+
 
 _log = logging.getLogger(__name__)
 

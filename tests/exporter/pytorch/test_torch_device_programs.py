@@ -13,7 +13,7 @@ from tpuserve_server.core.servable import Executor, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 Export = Callable[..., Finished]
 MODULES = "tests.exporter.pytorch.modules"

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from tests.support.ensembles import ensemble_config, make_ensemble
-from tpuserve_server.core.composition import find_composing, find_released
+from tpuserve_server.core.configured_models import find_composing, find_released
 from tpuserve_server.core.model_config import ModelConfig
 
 CONFIGS = {

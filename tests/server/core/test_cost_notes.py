@@ -1,5 +1,5 @@
 from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.cost_notes import describe_costs
+from tpuserve_server.core.model_record import describe_costs
 
 
 def test_costs_are_told_by_size_and_as_a_line() -> None:

@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from tpuserve_server.core.suspect_turn import SuspectTurn
+from tpuserve_server.core.journal import SuspectTurn
 
 
 def test_a_thread_takes_its_turn_again_and_another_waits_for_its_end() -> None:

@@ -16,7 +16,7 @@ from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.executors.tflite.options import TfliteOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
 

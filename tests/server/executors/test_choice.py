@@ -27,7 +27,7 @@ from tpuserve_server.executors.pjrt.tracer import JaxTracer
 from tpuserve_server.executors.runtimes import TENSORFLOW, MissingRuntime
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)
 

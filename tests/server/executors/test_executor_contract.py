@@ -17,7 +17,7 @@ from tpuserve_server.core.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 PJRT = ("pjrt", "mesh", "accelerator")
 

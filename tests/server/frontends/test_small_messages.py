@@ -7,7 +7,7 @@ import pytest
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import ResourceExhausted
 from tpuserve_server.frontends.rpc import CallContext, StreamMethod, UnaryMethod
-from tpuserve_server.frontends.small_messages import MAX_SMALL_BYTES, limit_messages
+from tpuserve_server.frontends.table import MAX_SMALL_BYTES, limit_messages
 from tpuserve_server.identity.access import OPEN
 
 CONTEXT = CallContext(Deadline.never(), {})

@@ -7,7 +7,7 @@ import trustme
 
 from tests.server.hosts.test_tls import CA, CLIENT, chain_of, key_of
 from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.hosts.certificate_validity import (
+from tpuserve_server.hosts.certificates import (
     WARNING_DAYS,
     certificate_status,
     expiry_warnings,

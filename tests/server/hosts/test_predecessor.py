@@ -12,7 +12,7 @@ import pytest
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.handover import Predecessor
 
 SERVER = """
 import signal, socket, sys

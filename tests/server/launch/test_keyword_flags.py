@@ -9,7 +9,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from tpuserve_server.core.batching.options import BatchingMode
 from tpuserve_server.launch.errors import StartFailed
-from tpuserve_server.launch.keyword_flags import check_base_paths, check_keywords, flag_arguments, model_config
+from tpuserve_server.launch.start import check_base_paths, check_keywords, flag_arguments, model_config
 
 
 def test_values_are_written_as_on_the_command_line() -> None:

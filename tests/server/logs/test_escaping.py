@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.logs.escaping import CONTINUATION, escape, indent
-from tpuserve_server.logs.line_formatter import line_formatter
+from tpuserve_server.logs.line_formatter import CONTINUATION, escape, indent, line_formatter
 from tpuserve_server.logs.log_format import LogFormat
 
 HOSTILE = st.text(

@@ -2,7 +2,7 @@
 
 import logging
 
-from tpuserve_server.logs.repeats import EventKind, RepeatLimit, Suppressed
+from tpuserve_server.logs.background import EventKind, RepeatLimit, Suppressed
 
 KIND = EventKind("a", logging.ERROR, "failed %s")
 

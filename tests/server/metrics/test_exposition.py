@@ -9,7 +9,7 @@ from prometheus_client.openmetrics import exposition as open_metrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from tpuserve_server.metrics.exposition import open_metrics_page, text_page
+from tpuserve_server.metrics.prometheus import open_metrics_page, text_page
 
 
 class Families(Collector):

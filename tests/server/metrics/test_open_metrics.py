@@ -12,8 +12,7 @@ from tests.support.measured import ID, finish, run_batch
 from tests.support.optional import needs
 from tpuserve_server.core.errors import Code
 from tpuserve_server.core.types import State
-from tpuserve_server.metrics.open_metrics import as_open_metrics
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.metrics.prometheus import PrometheusMetrics, as_open_metrics
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpuserve_server.metrics.quantile import quantile
+from tpuserve_server.metrics.live_measurements import quantile
 
 BOUNDS = np.array([1.0, 2.0, 4.0])
 

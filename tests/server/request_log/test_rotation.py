@@ -9,7 +9,7 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tests.server.request_log.predict_entries import entry, inputs_of, read_lines, read_tfrecords
 from tpuserve_server.request_log.entry import LogTarget
 from tpuserve_server.request_log.options import LogFormat, Rotation
-from tpuserve_server.request_log.rotation import RotatingFiles
+from tpuserve_server.request_log.writer import RotatingFiles
 
 READ = {"jsonl": read_lines, "tfrecord": read_tfrecords}
 FORMATS: list[LogFormat] = ["jsonl", "tfrecord"]

@@ -6,7 +6,7 @@ import pytest
 
 from tpuserve_formats.manifest.version import ManifestFile
 from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.versions.labels import read_labels
+from tpuserve_server.versions.loading import read_labels
 from tpuserve_server.versions.manifest import Manifest
 
 NAME = "assets.extra/labels.txt"

@@ -12,11 +12,11 @@ from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_notes import describe_costs
 from tpuserve_server.core.deadline import Deadline, SystemClock
 from tpuserve_server.core.errors import InvalidArgument, ServingError
 from tpuserve_server.core.loader import LoadedVersion
 from tpuserve_server.core.local_storage import LocalStorage
+from tpuserve_server.core.model_record import describe_costs
 from tpuserve_server.core.servable import Executor
 from tpuserve_server.core.storage import VersionLocation
 from tpuserve_server.core.types import ServableId

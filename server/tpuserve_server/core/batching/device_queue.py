@@ -28,10 +28,10 @@ class TakenBatch:
 
 
 class DeviceQueue:
-    """The only record of what the device threads of a batcher have. Whatever predicts or watches ends reads it.
+    """The only record of what the device threads of a batcher have. Predictions and the watchdog read it.
 
     A thread's batches run in the order in which it took them, even if the event loop runs them instead of the thread.
-    The end of each one says when the next has begun, so an error of one prediction does not pass to the next.
+    Each begins at the end of the one before, so the error of one prediction does not pass to the next.
 
     The batcher's lock guards it, except `run_again`.
     """
@@ -45,7 +45,7 @@ class DeviceQueue:
         # Mean and variance of the time from the expected to the actual begin of a batch.
         self._delay_s = self._variance = 0.0
 
-    # What happens to batches.
+    # Events of a batch.
 
     def take(self, thread: int, tasks: Sequence[Task], ready_s: float, now_s: float, run_s: float) -> None:
         """Record that a thread has taken a batch that was ready at `ready_s` and should run for `run_s`."""

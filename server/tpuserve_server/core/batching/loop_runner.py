@@ -1,4 +1,4 @@
-"""LoopRunner: wakes whoever runs the next batch of a version: a device thread, or the event loop in its place."""
+"""LoopRunner: wakes whoever runs the next batch of a version: a device thread or the event loop."""
 
 import asyncio
 import threading

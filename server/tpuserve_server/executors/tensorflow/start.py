@@ -89,7 +89,7 @@ def _import_runtime() -> None:
             op_def_registry,  # noqa: F401 (as above)
         )
 
-        # As `import tensorflow` does.
+        # Like `import tensorflow`.
         tf2.enable()
 
 

@@ -23,7 +23,7 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
 }
-# Reports are written by the author of a version. Their scripts run in an origin of their own, without network.
+# Reports are written by the author of a version. Their scripts run in a separate origin, without network.
 REPORT_HEADERS: Final[Mapping[str, str]] = {
     **_EVERYWHERE,
     "cache-control": "no-cache",

@@ -17,7 +17,7 @@ from tpuserve_server.wire.oip.stream_proto import encode_stream_error, encode_st
 _log = logging.getLogger(__name__)
 
 # Requests of a stream that run at the same time, so that they can share a batch. Responses that the client has not read
-# count too: without a limit, a client that reads none would fill the memory. Their bytes have a limit of their own.
+# count too: without a limit, a client that reads none would fill the memory. Their bytes have a separate limit.
 MAX_PENDING: Final = 64
 # Metadata with which a client requests a gRPC status instead of a message for an error.
 _GRPC_ERROR: Final = "triton_grpc_error"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Final
 
 import orjson
 
@@ -10,7 +11,7 @@ from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudget
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.types import ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
@@ -23,21 +24,82 @@ from tpuserve_server.frontends.oip.describing import (
     describe_server,
     why_model_not_ready,
 )
-from tpuserve_server.frontends.oip.inferring import Inferring
+from tpuserve_server.frontends.oip.inferring import Inferring, log_inference
 from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
 from tpuserve_server.frontends.oip_rest.header_length import read_json_length
-from tpuserve_server.frontends.oip_rest.infer_lane import InferLane
 from tpuserve_server.frontends.oip_rest.inferred import inferred
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rest_lane import RestLane
+from tpuserve_server.frontends.rest_lane import Known, RestLane
 from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.identity.caller import find_caller, shown_reason
 from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
+from tpuserve_server.wire.layouts import Layout, Layouts
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
-from tpuserve_server.wire.oip.infer_json_response import EncodedResponse, encode_infer_json, response_parts
+from tpuserve_server.wire.oip.infer_json_response import (
+    EncodedResponse,
+    ResponseForm,
+    encode_infer_json,
+    response_parts,
+)
+from tpuserve_server.wire.oip.infer_layout import BodySubject, learn_infer_body
+from tpuserve_server.wire.oip.infer_list import InferListForm, find_data, learn_infer_list
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong
+
+# Longer names would be kept in memory with the subjects that were seen.
+_MOST_NAME: Final = 512
+
+
+class InferLane:
+    """Implements rest_lane.RestLaneProtocol for POST /v2/models/…/infer. One event loop's thread owns it."""
+
+    method = Action.INFER.value
+
+    def __init__(self, logs: RequestLogs | None) -> None:
+        """Log to `logs`."""
+        self._binary: Layouts[BodySubject] = Layouts(learn_infer_body)
+        self._lists = NumberLists(learn_infer_list)
+        self._read = NumberReader().read
+        self._logs = logs
+
+    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
+        """Return the layout of a request, or None for the long way."""
+        if json_bytes is None or json_bytes == len(body):
+            return self._lists.find(spec, body, *find_data(body))
+        if not json_bytes or len(spec.name) > _MOST_NAME:
+            return None
+        layout = self._binary.find(body, BodySubject(spec, json_bytes))
+        return None if layout is None else (layout, body)
+
+    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+        """Return the inputs of a request."""
+        form = layout.form
+        if type(form) is not InferListForm:
+            return layout.inputs(contents)
+        name, dtype, shape, _ = form
+        array = self._read(contents, dtype, shape)
+        return None if array is None else {name: array}
+
+    def form(self, layout: Layout) -> ResponseForm:
+        """Return the form of the responses."""
+        form = layout.form
+        if isinstance(form, InferListForm):
+            return form.response
+        assert isinstance(form, ResponseForm)  # learn_infer_body sets it
+        return form
+
+    def respond(self, encoded: EncodedResponse, result: PredictResult) -> HttpResponse:
+        """Return the HTTP response."""
+        return inferred(encoded, result.servable.version, result.cache)
+
+    def log(
+        self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: EncodedResponse
+    ) -> None:
+        """Log an answered request in gRPC's messages, which the log's thread creates."""
+        log_inference(self._logs, layout.spec.name, inputs, result, len(body))
+
 
 # Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
 _INFER = Action.INFER

@@ -53,7 +53,7 @@ class Route:
 
     @property
     def access(self) -> Access:
-        """What the action needs of its client."""
+        """The access that the action needs."""
         return _ACCESS[self.action]
 
 

@@ -3,28 +3,45 @@
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qs
 
 import orjson
 
 from tpuserve_server.core.budgets.budgets import Budgets
-from tpuserve_server.core.budgets.response import JSON_ROWS
+from tpuserve_server.core.budgets.decoded import DecodedBudget
+from tpuserve_server.core.budgets.response import JSON_ROWS, ResponseBudget
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.service import AcquiredModel, InferenceService
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ModelSpec, VersionStatus
+from tpuserve_server.core.types import (
+    DEFAULT_SIGNATURE_NAME,
+    ModelSpec,
+    PredictResult,
+    Signature,
+    Tensors,
+    VersionStatus,
+)
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
+from tpuserve_server.frontends.http.headers import TIMEOUT_HEADER
 from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
 from tpuserve_server.frontends.recalling import recall_unlogged
 from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rest_lane import RestLane
+from tpuserve_server.frontends.rest_lane import Known, RestLane
 from tpuserve_server.frontends.route_facts import UNKNOWN_ROUTE, RouteFacts
-from tpuserve_server.frontends.tf_rest.cors import CORS_HEADERS, check_preflight
-from tpuserve_server.frontends.tf_rest.examples import METHODS, RestExamples
-from tpuserve_server.frontends.tf_rest.predict_lane import PredictLane
+from tpuserve_server.frontends.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.frontends.tf_rest.route import Action, Route, parse_route
+from tpuserve_server.identity.secret import API_KEY, AUTHORIZATION
 from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.wire.example_request import encode_example_request
+from tpuserve_server.wire.example_run import find_run
+from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
+from tpuserve_server.wire.inference_result import encode_response
+from tpuserve_server.wire.json.examples import decode_json_examples
+from tpuserve_server.wire.json.large import is_large
+from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
+from tpuserve_server.wire.json.predict_layout import PredictForm, learn_predict_list
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import (
     decode_predict_inputs,
@@ -33,11 +50,134 @@ from tpuserve_server.wire.json.tensor import (
     read_quickly,
 )
 from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, with_parameters
+from tpuserve_server.wire.layouts import Layout
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Scope
+
+
+METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
+
+
+class RestExamples:
+    """Both methods. They raise ServingErrors in upstream's order: errors of the body before those of the model."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        *,
+        check_method_names: bool,
+        max_repeated_bytes: int,
+        decoded: DecodedBudget,
+        responses: ResponseBudget,
+    ) -> None:
+        """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
+        self._service = service
+        self._logs = logs
+        self._check_method_names = check_method_names
+        self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
+        self._responses = responses
+
+    async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
+        """Read a body and answer it for the model that the path names."""
+        method, measured = METHODS[action], call.measured
+        body = await call.read_body()
+        if len(body) > LARGE_BODY_BYTES or is_large(body):
+            request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
+        else:
+            request = decode_json_examples(body, self._max_repeated_bytes)
+        measured.examples = len(request.examples)
+        with self._service.acquire_version(target) as version:
+            run = find_run(
+                version.signatures, method, request.signature_name, check_method_name=self._check_method_names
+            )
+            measured.runs(version, run.signature.name, call.priority)
+            with call.watch_client():
+                result = await run_examples(version, run, request.examples, call.deadline, call.priority)
+        encode = partial(method.encode_json, result.outputs, len(request.examples))
+        encoded = await self._responses.encode(encode, target.name, (result.outputs, JSON_ROWS))
+        if self._logs is not None and (log := self._logs.choose(target.name)):
+            # The log's thread encodes these, in the form of gRPC requests.
+            encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)
+            encode_result = partial(_encode, method, result, len(request.examples))
+            kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)
+            self._logs.add(
+                log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
+            )
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+
+def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
+    return encode_response(method.encode(result.outputs, examples), result.servable, result.signature_name)
+
+
+class PredictLane:
+    """Implements rest_lane.RestLaneProtocol for POST /v1/models/…:predict. One event loop's thread owns it."""
+
+    method = Action.PREDICT.value
+
+    def __init__(self, logs: RequestLogs | None) -> None:
+        """Log to `logs`."""
+        self._lists = NumberLists(learn_predict_list)
+        self._read = NumberReader().read
+        self._logs = logs
+
+    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
+        """Return the layout of a request, or None for the long way."""
+        return self._lists.find(spec, body, body.find(b"["), body.rfind(b"]") + 1)
+
+    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+        """Return the input of a request, or None if the signature has others, or ragged tensors."""
+        if len(signature.inputs) != 1 or signature.ragged_outputs:
+            return None
+        ((name, spec),) = signature.inputs.items()
+        form = layout.form
+        assert type(form) is PredictForm  # learn_predict_list sets it
+        if form.name is not None and form.name != name:
+            return None
+        array = self._read(contents, spec.dtype, form.shape)
+        return None if array is None else {name: array}
+
+    def form(self, layout: Layout) -> PredictForm:
+        """Return the form of the responses."""
+        assert type(layout.form) is PredictForm  # learn_predict_list sets it
+        return layout.form
+
+    def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
+        """Return the HTTP response."""
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: bytes) -> None:
+        """Log an answered request in gRPC's messages, which the log's thread creates."""
+        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
+            self._logs.add_predict(log, inputs, result, size_bytes=len(body) + len(encoded))
+
+
+# CORS: requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
+#
+# The server answers preflights even if CORS is off (http_server.cc, ProcessRequest). With CORS on, every response under
+# /v1/ carries the headers that browsers require (http_rest_api_util.cc, AddCORSHeaders). They also allow tpuserve's own
+# request headers.
+
+# With "*" as the origin, browsers send no credentials of their own: the page itself must know the key.
+_CREDENTIALS = f"{AUTHORIZATION}, {API_KEY}"
+CORS_HEADERS = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}, {_CREDENTIALS}".encode()),
+)
+
+
+def check_preflight(scope: "Scope") -> None:
+    """Raise FailedPrecondition when an OPTIONS request names no web page as its origin."""
+    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+    if b"http://" not in origin and b"https://" not in origin:
+        raise FailedPrecondition("Origin header is missing in CORS preflight")
+
 
 # Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
 _PREDICT = Action.PREDICT

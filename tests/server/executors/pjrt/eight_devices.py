@@ -15,7 +15,7 @@ from tpuserve_server.core.servable import Executor, VersionFiles
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 
 def no_host() -> Executor:

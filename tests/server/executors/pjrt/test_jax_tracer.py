@@ -21,7 +21,7 @@ from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 # Set this before JAX starts, or it searches for a TPU.
 jax.config.update("jax_platforms", "cpu")

@@ -35,7 +35,7 @@ from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)
 

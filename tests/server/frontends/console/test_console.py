@@ -16,9 +16,8 @@ from tests.support.fakes import FakeClock, FakeMetrics
 from tests.support.stuck_gauge import StuckGauge
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.frontends.console.console import Console
-from tpuserve_server.frontends.console.snapshot_document import describe_snapshot
-from tpuserve_server.frontends.console.status_document import describe_status
+from tpuserve_server.frontends.console.console import Console, describe_status
+from tpuserve_server.frontends.console.event_feed import describe_snapshot
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.rest import RestApp, RestOptions, rest_app

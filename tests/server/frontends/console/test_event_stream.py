@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.frontends.console import event_stream
-from tpuserve_server.frontends.console.event_stream import EventStream
+from tpuserve_server.frontends.console import console
+from tpuserve_server.frontends.console.console import EventStream
 from tpuserve_server.frontends.console.subscription import Subscription
 from tpuserve_server.frontends.http.errors import ClientGone
 
@@ -76,7 +76,7 @@ async def test_a_send_to_a_client_that_is_gone_ends_the_stream() -> None:
 
 
 async def test_a_long_stream_ends_so_that_no_proxy_keeps_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "_MOST_BYTES", 100)
+    monkeypatch.setattr(console, "_MOST_BYTES", 100)
     client = Client()
     running = client.start()
     for number in range(3):
@@ -87,7 +87,7 @@ async def test_a_long_stream_ends_so_that_no_proxy_keeps_more(monkeypatch: pytes
 
 
 async def test_a_drain_gives_up_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "_LAST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(console, "_LAST_TIMEOUT_S", 0.0)
     client = Client()
     client.reads.clear()
     # The start of the response needs no reader.
@@ -107,7 +107,7 @@ async def test_a_drain_gives_up_a_client_that_does_not_read(monkeypatch: pytest.
 
 
 async def test_a_client_that_reads_nothing_for_long_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "_SEND_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(console, "_SEND_TIMEOUT_S", 0.0)
     client = Client()
     stream = EventStream(client.subscription, {})
 

@@ -4,7 +4,7 @@ import pytest
 
 from tpuserve_formats.markup import Markup
 from tpuserve_formats.page import render_document
-from tpuserve_server.frontends.console.report_head import HEAD_BYTES, ReportHead, parse_head
+from tpuserve_server.frontends.console.report_files import HEAD_BYTES, ReportHead, parse_head
 
 
 def test_page_of_this_project_has_both_in_its_first_bytes() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tpuserve_server.frontends.console.console import ReportStream
 from tpuserve_server.frontends.console.report_files import OpenReport
-from tpuserve_server.frontends.console.report_stream import ReportStream
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 

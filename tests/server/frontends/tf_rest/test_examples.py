@@ -10,7 +10,7 @@ from tests.support.example_models import CLASSIFY, REGRESS, save_example_model
 from tests.support.fakes import Finished
 from tests.support.served_model import ServedModel
 from tpuserve_server.core.errors import Code
-from tpuserve_server.frontends.tf_rest import examples
+from tpuserve_server.frontends.tf_rest import v1
 
 EXAMPLES = [{"x": 0.25}, {"x": [1.0]}, {"x": -3.0, "bonus": 1.0}]
 
@@ -77,7 +77,7 @@ async def test_not_finite_numbers_go_both_ways(model: ServedModel) -> None:
 
 async def test_a_large_body_is_answered_as_a_small_one_is(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     small = await model.post(":regress", {"examples": EXAMPLES})
-    monkeypatch.setattr(examples, "LARGE_BODY_BYTES", 0)
+    monkeypatch.setattr(v1, "LARGE_BODY_BYTES", 0)
     large = await model.post(":regress", {"examples": EXAMPLES})
     assert (large.status_code, large.content) == (200, small.content)
 

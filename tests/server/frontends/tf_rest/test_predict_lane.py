@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.frontends.rest_lane import Known
-from tpuserve_server.frontends.tf_rest.predict_lane import PredictLane
+from tpuserve_server.frontends.tf_rest.v1 import PredictLane
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 

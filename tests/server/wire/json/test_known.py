@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_server.core.types import Signature, TensorSpec
-from tpuserve_server.wire.json.known import recall
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body, recall
 
 X = Signature("serving_default", {"x": TensorSpec("x", np.dtype(np.float32), None)}, {})
 

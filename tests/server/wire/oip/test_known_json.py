@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
-from tpuserve_server.wire.oip.infer_json import parse_infer_json
-from tpuserve_server.wire.oip.known_json import recall
+from tpuserve_server.wire.oip.infer_json import parse_infer_json, recall
 
 SIGNATURE = Signature("s", {"x": TensorSpec("x", np.dtype(np.float32), None)}, {})
 
