@@ -157,31 +157,33 @@ class AcquiredModel(_Acquired):
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
         """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
 
-        Return None for requests that `predict` must check one by one, answer from the response cache, or run alone.
+        Return None for requests that `predict` must check one by one or run alone.
 
         Raises:
             InvalidArgument: the filter has an unknown or a repeated output.
         """
         signature, batcher = self.signature, self._loaded.batcher
-        if self._loaded.responses is not None or not batcher.batches(signature.name):
+        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        if not rows:
             return None
-        rows = count_plain_rows(signature, inputs)
-        return (
-            PreparedRequest(batcher, signature.name, choose_outputs(signature, output_filter), rows) if rows else None
-        )
+        output_names = choose_outputs(signature, output_filter)
+        return PreparedRequest(batcher, signature.name, output_filter, output_names, rows)
 
     def is_prepared(self, prepared: PreparedRequest) -> bool:
         """Return whether `prepare` of the same version returned `prepared`."""
         return prepared.is_for(self._loaded.batcher)
 
     def predict_prepared(
-        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline
+        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority
     ) -> Coroutine[Any, Any, PredictResult]:
-        """Run a request of high priority like `predict`, without the checks that `prepared` has made.
+        """Answer a request like `predict`, without the checks that `prepared` has made.
 
         `is_prepared` must hold, and the inputs must have the names, dtypes and shapes of those that were prepared.
         """
-        return self._run(inputs, deadline, (), Priority.HIGH, prepared)
+        responses = self._loaded.responses
+        if responses is None:
+            return self._run(inputs, deadline, (), priority, prepared)
+        return self._recall_or_run(responses, inputs, deadline, prepared.output_filter, priority, prepared)
 
     def predict(
         self,
@@ -210,6 +212,7 @@ class AcquiredModel(_Acquired):
         deadline: Deadline,
         output_filter: tuple[str, ...],
         priority: Priority,
+        prepared: PreparedRequest | None = None,
     ) -> PredictResult:
         name, monotonic_s = self.signature.name, self._clock.monotonic_s
         started_s = monotonic_s()
@@ -218,14 +221,14 @@ class AcquiredModel(_Acquired):
         else:
             key = responses.key(name, output_filter, inputs)
         if key is None:
-            return await self._run(inputs, deadline, output_filter, priority)
+            return await self._run(inputs, deadline, output_filter, priority, prepared)
         outputs = responses.find(key)
         look_up_s = monotonic_s() - started_s
         if outputs is not None:
             responses.add_hit_s(look_up_s)
             self.is_recalled = True
             return PredictResult(self._handle.servable_id, name, outputs, "hit")
-        result = await self._run(inputs, deadline, output_filter, priority)
+        result = await self._run(inputs, deadline, output_filter, priority, prepared)
         started_s = monotonic_s()
         responses.store(key, result.outputs)
         responses.add_miss_s(look_up_s + monotonic_s() - started_s)
@@ -243,9 +246,8 @@ class AcquiredModel(_Acquired):
             task = self._make_task(inputs, deadline, output_filter, priority)
         else:
             future = asyncio.get_running_loop().create_future()
-            task = Task(
-                prepared.signature_name, prepared.output_names, inputs, prepared.rows, deadline, future, shareable=True
-            )
+            name, output_names, rows = prepared.signature_name, prepared.output_names, prepared.rows
+            task = Task(name, output_names, inputs, rows, deadline, future, shareable=True, priority=priority)
         timers = self._submit(task)
         try:
             outcome = await task.future

@@ -23,7 +23,8 @@ class _Model:
         self.slots = 0
         self.waiting: deque[Turn] = deque()
         self.weight = 1.0
-        # The weight of each version that has joined, in order. A version is in it twice while a hung batcher keeps an old copy.
+        # The weight of each version that has joined, in order. A version is in it twice while a hung batcher keeps an
+        # old copy.
         self.weights: list[tuple[int, float]] = []
 
 

@@ -5,8 +5,8 @@ work that does not depend on the numbers once for each layout and loaded version
 queue, cancellation, the request log, metrics, stages, traces and the access to models work as on the long way, by the
 same code.
 
-It leaves to the long way, before it has any effect: other messages, priorities, models that a request may not or cannot
-use, versions with a response cache, ensembles, and inputs that the batcher does not share.
+It leaves to the long way, before it has any effect: other messages, unknown priorities, models that a request may not
+or cannot use, ensembles, and inputs that the batcher does not share.
 """
 
 from collections.abc import Callable, Coroutine
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from tpuserve_server.core.budgets.response import Encoding, ResponseBudget
 from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.errors import InvalidArgument
 from tpuserve_server.core.priority import Priority
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import PredictResult, Tensors
@@ -83,11 +84,17 @@ class RequestLane:
     def handle(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
         """Return the coroutine that answers a request."""
         layout = self._layouts.find(body, None)
-        if layout is None or context.raw_priority is not None or self._bindings.skips(layout):
+        if layout is None or self._bindings.skips(layout):
             return self._long_way(body, context)
-        return self._answer(layout, body, context)
+        priority = _HIGH
+        if context.raw_priority is not None:
+            try:
+                priority = context.priority
+            except InvalidArgument:
+                return self._long_way(body, context)
+        return self._answer(layout, body, context, priority)
 
-    async def _answer(self, layout: Layout, body: bytes, context: CallContext) -> bytes:
+    async def _answer(self, layout: Layout, body: bytes, context: CallContext, priority: Priority) -> bytes:
         received_s = self._now()
         model = self._bindings.acquire(layout)
         if model is None:
@@ -101,8 +108,8 @@ class RequestLane:
                 try:
                     deadline = context.deadline
                     if deadline.is_finite:
-                        model.check_deadline(deadline, _HIGH)
-                    result = await model.predict_prepared(bound.prepared, inputs, deadline)
+                        model.check_deadline(deadline, priority)
+                    result = await model.predict_prepared(bound.prepared, inputs, deadline, priority)
                     template, request_id = bound.template, layout.read_id(body)
                     response = None if template is None else template.encode(result.outputs, request_id)
                     if response is None:

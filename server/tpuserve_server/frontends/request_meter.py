@@ -189,7 +189,8 @@ class RequestMeter:
         if not context.started_s:
             request.started_s = received_s
         request.model, request.version, request.signature = series.model, series.version, series.signature
-        request.acquired, request.is_tracked = acquired, series.is_tracked
+        request.acquired = acquired
+        request.is_tracked = series.is_tracked and context.priority is _HIGH
         return request
 
     def _observe(
@@ -332,9 +333,10 @@ class MeasuredRequest:
         self.acquired = acquired
         self.is_tracked = priority is _HIGH and acquired.has_objective(signature)
 
-    def serves(self, acquired: AcquiredModel, series: RequestSeries) -> None:
-        """Record the same as `runs`, for a high-priority request of a series."""
-        _, _, self.version, self.signature, self.is_tracked, _ = series
+    def serves(self, acquired: AcquiredModel, series: RequestSeries, priority: Priority) -> None:
+        """Record the same as `runs`, for a request of a series."""
+        _, _, self.version, self.signature, is_tracked, _ = series
+        self.is_tracked = is_tracked and priority is _HIGH
         self.acquired = acquired
 
     def recalls(self, recall: Recall, signature: str) -> None:

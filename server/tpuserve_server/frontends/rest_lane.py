@@ -6,10 +6,10 @@ way, before it has any effect.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.budgets.response import Part, ResponseBudget
-from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.frontends.exchange import HttpCall
@@ -18,7 +18,6 @@ from tpuserve_server.frontends.lane_bindings import Bound, LaneBindings
 from tpuserve_server.frontends.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.wire.layouts import Layout
 
-_HIGH: Final = Priority.HIGH
 # The layout of a request, and the part of its body that the layout reads: the bytes or the text of tensors.
 Known: TypeAlias = tuple[Layout, bytes]
 # The encoded body of a response.
@@ -71,6 +70,10 @@ class RestLaneProtocol(Protocol[_Encoded]):
         """Return the HTTP response."""
         ...
 
+    def keep(self, recall: Recall, result: PredictResult, encoded: _Encoded) -> None:
+        """Keep a response for later requests with the same bytes."""
+        ...
+
     def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: _Encoded) -> None:
         """Log an answered request, if its model is logged."""
         ...
@@ -97,15 +100,13 @@ class RestLane(Generic[_Encoded]):
         self._meter = meter
         self._bindings: LaneBindings[_Facts[_Encoded], RestTemplate[_Encoded]] = LaneBindings(service, self._facts)
 
-    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None, priority: Priority) -> Known | None:
+    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
         """Return the layout of a request that `answer` may take, or None for the long way."""
-        if priority is not _HIGH:
-            return None
         known = self._protocol.find(spec, body, json_bytes)
         return None if known is None or self._bindings.skips(known[0]) else known
 
-    async def answer(self, known: Known, body: bytes, call: HttpCall) -> HttpResponse | None:
-        """Answer a request, or return None before any effect, for the long way.
+    async def answer(self, known: Known, body: bytes, call: HttpCall, recall: Recall | None) -> HttpResponse | None:
+        """Answer a request, or return None before any effect, for the long way. `recall` keeps the response.
 
         Raises:
             ServingError: as on the long way.
@@ -119,15 +120,17 @@ class RestLane(Generic[_Encoded]):
             bound = None if inputs is None else self._bindings.bind(layout, model, inputs)
             if bound is None or inputs is None:
                 return None
-            series, deadline = bound.facts.series, call.deadline
-            call.measured.serves(model, series)
-            model.check_deadline(deadline, _HIGH)
+            series, deadline, priority = bound.facts.series, call.deadline, call.priority
+            call.measured.serves(model, series, priority)
+            model.check_deadline(deadline, priority)
             with call.watch_client():
-                result = await model.predict_prepared(bound.prepared, inputs, deadline)
+                result = await model.predict_prepared(bound.prepared, inputs, deadline, priority)
             template = bound.template
             encoded = None if template is None else template.encode(result.outputs)
             if encoded is None:
                 encoded = await self._encode(bound, result)
+            if recall is not None:
+                protocol.keep(recall, result, encoded)
             protocol.log(layout, body, inputs, result, encoded)
             # Before the release: the series of a version end with it.
             self._meter.answered_exchange(call.measured, series)

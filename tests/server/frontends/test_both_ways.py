@@ -22,6 +22,8 @@ from tpuserve_formats.messages.official import PredictRequest, PredictResponse
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.deadline import Deadline
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.frontends.priority import PRIORITY_HEADER
+from tpuserve_server.frontends.request_lane import RequestLane
 from tpuserve_server.frontends.rest_lane import RestLane
 from tpuserve_server.frontends.rpc import CallContext, Trailers
 from tpuserve_server.telemetry.request_record import RequestRecord
@@ -30,8 +32,6 @@ from tpuserve_server.wire.tensor_proto import decode_tensor
 
 TRACED = TraceHeaders(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 TRACED_OVER_REST = {"traceparent": TRACED.traceparent.decode(), "x-request-id": "r1"}
-# The lane of gRPC leaves requests with a priority to the long way, and `high` is the default.
-LONG_WAY = b"high"
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ class Sent:
     timeout_s: float = math.inf
     wants_timing: bool = False
     is_traced: bool = False
+    priority: bytes | None = None
 
-    def context(self, house: LaneHouse, priority: bytes | None, trailers: Trailers) -> CallContext:
+    def context(self, house: LaneHouse, trailers: Trailers) -> CallContext:
         now_s = house.clock.monotonic_s()
         return CallContext(
             Deadline(now_s + self.timeout_s),
             {},
-            raw_priority=priority,
+            raw_priority=self.priority,
             started_s=now_s,
             trailers=trailers,
             wants_timing=self.wants_timing,
@@ -83,6 +84,7 @@ def requests(draw: st.DrawFn) -> Sent:
         "timeout_s": often(math.inf, 60.0, -1.0),
         "wants_timing": often(False, True),
         "is_traced": often(False, True),
+        "priority": often(None, b"low", b"high", b"none"),
     }
     if (protocol := draw(st.sampled_from([PREDICT, INFER, "REST", "JSON"]))) == PREDICT:
         return Sent(PREDICT, message(*values, **fields), **client)
@@ -107,13 +109,13 @@ def seen(record: RequestRecord) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-async def outcome(house: LaneHouse, sent: Sent, priority: bytes | None) -> tuple[object, list[str]]:
+async def outcome(house: LaneHouse, sent: Sent) -> tuple[object, list[str]]:
     """Return the response or the error of a request, and the names of its trailers or headers."""
     if sent.rest is not None:
         return await rest_outcome(house, sent, sent.rest)
     trailers: Trailers = []
     try:
-        response = await house.call(sent.path, sent.body, sent.context(house, priority, trailers))
+        response = await house.call(sent.path, sent.body, sent.context(house, trailers))
     except ServingError as error:
         return (type(error), error.code, error.message), [name for name, _ in trailers]
     return response, [name for name, _ in trailers]
@@ -123,6 +125,8 @@ async def rest_outcome(house: LaneHouse, sent: Sent, message: RestMessage) -> tu
     headers = dict(TRACED_OVER_REST) if sent.is_traced else {"x-request-id": "r1"}
     if sent.wants_timing:
         headers["x-tpuserve-timing"] = "1"
+    if sent.priority is not None:
+        headers[PRIORITY_HEADER] = sent.priority.decode()
     if sent.timeout_s != math.inf:
         headers["x-tpuserve-timeout-ms"] = str(1000 * sent.timeout_s)
     answer = await house.post(message, headers)
@@ -134,15 +138,15 @@ def read_log(folder: Path) -> list[PredictionLog]:
     return read_lines(*folder.iterdir())
 
 
-async def play(groups: list[list[Sent]], folder: Path, priority: bytes | None) -> dict[str, object]:
+async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool) -> dict[str, object]:
     """Send groups of concurrent requests, change the versions between them, and return all that can be observed."""
     house = LaneHouse(folder)
-    house.serve(1)
+    house.serve(1, is_cached=is_cached)
     outcomes: list[object] = []
     for number, group in enumerate(groups):
-        outcomes.append(await asyncio.gather(*(outcome(house, sent, priority) for sent in group)))
+        outcomes.append(await asyncio.gather(*(outcome(house, sent) for sent in group)))
         if number == len(groups) // 3:
-            house.serve(2)
+            house.serve(2, is_cached=is_cached)
         elif number == 2 * len(groups) // 3:
             await house.retire(1)
     await house.retire(2)
@@ -165,16 +169,17 @@ async def play(groups: list[list[Sent]], folder: Path, priority: bytes | None) -
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(pool=st.lists(requests(), min_size=1, max_size=4), data=st.data())
+@given(pool=st.lists(requests(), min_size=1, max_size=4), is_cached=st.booleans(), data=st.data())
 async def test_both_ways_give_the_same(
-    pool: list[Sent], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    pool: list[Sent], is_cached: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # Few different requests, so that most have a layout.
     groups = data.draw(st.lists(st.lists(st.sampled_from(pool), min_size=1, max_size=4), min_size=3, max_size=12))
-    short = await play(groups, tmp_path_factory.mktemp("short"), None)
+    short = await play(groups, tmp_path_factory.mktemp("short"), is_cached=is_cached)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RestLane, "find", lambda *_: None)
-        long = await play(groups, tmp_path_factory.mktemp("long"), LONG_WAY)
+        patch.setattr(RequestLane, "handle", lambda self, body, context: self._long_way(body, context))
+        long = await play(groups, tmp_path_factory.mktemp("long"), is_cached=is_cached)
     assert short == long
 
 

@@ -10,6 +10,7 @@ import orjson
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudget
 from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import InferenceService
 from tpuserve_server.core.types import ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.frontends.control import Control
@@ -93,6 +94,10 @@ class InferLane:
     def respond(self, encoded: EncodedResponse, result: PredictResult) -> HttpResponse:
         """Return the HTTP response."""
         return inferred(encoded, result.servable.version, result.cache)
+
+    def keep(self, recall: Recall, result: PredictResult, encoded: EncodedResponse) -> None:
+        """Keep a response for later requests with the same bytes."""
+        recall.keep(result, *encoded)
 
     def log(
         self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: EncodedResponse
@@ -182,15 +187,15 @@ class V2:
         if body is None:
             body = await call.read_body()
             json_bytes = read_json_length(call.scope, len(body))
-        known = self._lane.find(spec, body, json_bytes, call.priority)
-        if known is not None and (response := await self._lane.answer(known, body, call)) is not None:
-            return response
         has_caches = self._service.has_caches
         recall = await self._inferring.recall(spec, _kind(json_bytes), body) if has_caches else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, json_bytes = recall.found
             call.measured.recalls(recall, signature_name)
             return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
+        known = self._lane.find(spec, body, json_bytes)
+        if known is not None and (response := await self._lane.answer(known, body, call, recall)) is not None:
+            return response
         # The JSON part decides: a binary request of any size is parsed at once.
         try:
             if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:

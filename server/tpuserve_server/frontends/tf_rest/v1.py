@@ -12,6 +12,7 @@ from tpuserve_server.core.budgets.budgets import Budgets
 from tpuserve_server.core.budgets.decoded import DecodedBudget
 from tpuserve_server.core.budgets.response import JSON_ROWS, ResponseBudget
 from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import AcquiredModel, InferenceService
 from tpuserve_server.core.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -49,7 +50,7 @@ from tpuserve_server.wire.json.tensor import (
     parse_predict_body,
     read_quickly,
 )
-from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, with_parameters
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, may_have_parameters, with_parameters
 from tpuserve_server.wire.layouts import Layout
 from tpuserve_server.wire.metadata import metadata_to_json
 from tpuserve_server.wire.model_status import status_to_json
@@ -150,6 +151,10 @@ class PredictLane:
     def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
         """Return the HTTP response."""
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    def keep(self, recall: Recall, result: PredictResult, encoded: bytes) -> None:
+        """Keep a response for later requests with the same bytes."""
+        recall.keep(result, encoded)
 
     def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: bytes) -> None:
         """Log an answered request in gRPC's messages, which the log's thread creates."""
@@ -283,9 +288,9 @@ class V1:
         if body_bytes > _MIN_CHECKED_BYTES:
             # Under overload most requests end here, so that parsing takes no time from the others.
             self._service.check_deadline(target, call.deadline, call.priority)
-        if recall is None and not is_vertex:
-            known = self._lane.find(target, body, None, call.priority)
-            if known is not None and (response := await self._lane.answer(known, body, call)) is not None:
+        if not is_vertex or not may_have_parameters(body):
+            known = self._lane.find(target, body, None)
+            if known is not None and (response := await self._lane.answer(known, body, call, recall)) is not None:
                 return response
         parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
         if parsed is None:

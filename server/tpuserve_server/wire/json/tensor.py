@@ -4,10 +4,7 @@ Bodies that hold only numbers take the fast path in numbers.py. In all others, C
 list, never value by value in Python. If a request cannot be converted, explain.py walks it again to find the error.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import simdjson
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.errors import InvalidArgument
@@ -18,12 +15,7 @@ from tpuserve_server.wire.json.conversion import convert_each, convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, LargeBody, is_large
 from tpuserve_server.wire.json.numbers import (
-    NUMBER_TEXT,
-    REFUSALS,
-    SOURCES,
     NumericBody,
-    has_slow_numbers,
-    narrow,
     parse_numbers,
 )
 from tpuserve_server.wire.json.ragged import ragged_columns
@@ -32,89 +24,6 @@ from tpuserve_server.wire.json.text import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-# Cache for small REST bodies that differ from an earlier body only in their numbers: the fastest way to an array.
-#
-# Clients send the same shape repeatedly. The cache key is a body's text without its numbers and whitespace. If a body
-# with the same key was converted before, and simdjson accepts the new body, both have the same nesting. The key alone
-# determines the strings and brackets, because a backslash never precedes a removed character. It does not determine
-# whether a place holds a number or nothing, so the count of numbers must match, too.
-
-# Larger bodies spend their time elsewhere, and their keys would take memory here.
-_MAX_BODY_BYTES = 1 << 12
-_MAX_KNOWN = 512
-
-
-class _Known(NamedTuple):
-    """The meaning of a text of brackets, commas and keys: the numbers of one input, under `key`."""
-
-    key: str
-    has_signature_name: bool
-    shape: tuple[int, ...]
-    size: int
-
-
-# Any thread may read and write: each access is a single atomic step.
-_known: dict[bytes, _Known] = {}
-
-
-class KnownBody:
-    """A parsed body of numbers for one input, with the interface of NumericBody."""
-
-    __slots__ = ("_known", "_value", "is_row", "signature_name")
-
-    def __init__(self, known: _Known, value: Any, signature_name: str) -> None:  # noqa: ANN401 (simdjson has no type for it)
-        """Create the body; only `recall` calls this."""
-        self._known = known
-        self._value = value
-        self.is_row = known.key == "instances"
-        self.signature_name = signature_name
-
-    def convert(self, signature: Signature) -> Tensors | None:
-        """Return the array with the signature's dtype, or None; see `NumericBody.convert`."""
-        try:
-            ((name, spec),) = signature.inputs.items()
-            source, of_type = SOURCES[spec.dtype]
-            flat = np.frombuffer(self._value.as_buffer(of_type=of_type), source)
-            if flat.size != self._known.size:
-                return None
-            array = flat if source is spec.dtype else narrow(flat, spec.dtype)
-            return {name: array.reshape(self._known.shape)}
-        except REFUSALS:
-            return None
-
-
-def recall(body: bytes) -> KnownBody | None:
-    """Parse `body` if its text without numbers is in the cache, or else return None. Raises nothing."""
-    if len(body) > _MAX_BODY_BYTES:
-        return None
-    known = _known.get(body.translate(None, NUMBER_TEXT))
-    if known is None:
-        return None
-    if has_slow_numbers(body):
-        return None
-    try:
-        document: Any = simdjson.Parser().parse(body)
-        name = document["signature_name"] if known.has_signature_name else ""
-        return KnownBody(known, document[known.key], name)
-    except REFUSALS:
-        return None
-
-
-def remember(body: bytes, numbers: NumericBody, inputs: Tensors) -> None:
-    """Add `body`, which `numbers.convert` has converted to `inputs`, to the cache."""
-    if len(body) > _MAX_BODY_BYTES:
-        return
-    skeleton = body.translate(None, NUMBER_TEXT)
-    (array, *others) = inputs.values()
-    # A second brace means a nested object or a brace in a name.
-    if others or not array.ndim or skeleton.count(b"{") != 1:
-        return
-    if len(_known) >= _MAX_KNOWN:
-        _known.clear()
-    key = "instances" if numbers.is_row else "inputs"
-    _known[skeleton] = _Known(key, bool(numbers.signature_name), array.shape, array.size)
 
 
 class PredictBody:
@@ -126,7 +35,7 @@ class PredictBody:
         self,
         text: bytes,
         signature_name: str,
-        numbers: NumericBody | KnownBody | None,
+        numbers: NumericBody | None,
         document: JsonObject | None,
         large: LargeBody | None = None,
     ) -> None:
@@ -160,7 +69,7 @@ def read_quickly(body: bytes) -> PredictBody | None:
 
     The size of a body, and the number of its values, bound the memory of its objects: 2 MiB.
     """
-    numbers = recall(body) or parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
+    numbers = parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
     if numbers is not None:
         return PredictBody(body, numbers.signature_name, numbers, None)
     if is_large(body):
@@ -197,8 +106,6 @@ def decode_quickly(body: PredictBody, signature: Signature) -> JsonInputs | None
     if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
         inputs = numbers.convert(signature)
         if inputs is not None:
-            if type(numbers) is NumericBody:
-                remember(body.text, numbers, inputs)
             return JsonInputs(inputs, is_row=numbers.is_row)
     document = body.document
     if document is None:

@@ -11,6 +11,11 @@ VERTEX_SCOPE: Final = "tpuserve.vertex"
 _SIGNATURE_NAME = "signature_name"
 
 
+def may_have_parameters(body: bytes) -> bool:
+    """Return whether `with_parameters` must read a body. An escape may hide the name."""
+    return b"parameters" in body or b"\\" in body
+
+
 def with_parameters(parsed: PredictBody) -> PredictBody:
     """Return `parsed` with the name of the signature that `parameters` may hold.
 
