@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tests.support.guards import make_guard
+from tests.support.lane_house import LaneHouse
 from tpuserve_server.core.errors import Code, PermissionDenied
 from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
 from tpuserve_server.frontends.rest import RestOptions, rest_app
@@ -92,6 +93,22 @@ async def test_parameters_may_name_the_signature() -> None:
     )
     # TensorFlow Serving's own route ignores unknown members.
     assert (await rest.post(MAIN, {**ROWS, "parameters": {"signature_name": "s"}})).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["parameters", "p\\u0061rameters"])
+async def test_parameters_are_read_in_every_request_that_looks_like_others(name: str) -> None:
+    house = LaneHouse()
+    house.serve(1)
+    paths = VertexPaths.of("m", ("H", HEALTH), ("P", PREDICT), [])
+    client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(VertexRoutes(house.app, paths, house.service)), base_url="http://server"
+    )
+    for _ in range(5):
+        plain = await client.post(PREDICT, content=b'{"instances": [[1, 2]]}')
+        assert plain.json() == {"predictions": [{"x": [1.0, 2.0], "y": [2.0, 4.0]}]}
+        text = f'{{"instances": [[1, 2]], "{name}": {{"signature_name": "only_y"}}}}'
+        assert (await client.post(PREDICT, content=text.encode())).json() == {"predictions": [[2.0, 4.0]]}
+    await house.stop()
 
 
 async def test_a_rule_that_refuses_the_model_refuses_the_alias_too() -> None:
