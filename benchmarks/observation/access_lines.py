@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tpuserve_server.logs.background import BackgroundHandler
-from tpuserve_server.logs.line_formatter import line_formatter
+from tpuserve_server.logs.configuration import line_formatter
 from tpuserve_server.logs.logger_names import ACCESS
 
 

@@ -33,9 +33,9 @@ from tpuserve_server.frontends.rest import RestOptions, rest_app
 from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
 from tpuserve_server.frontends.table import rpc_table
 from tpuserve_server.hosts.disconnects import DisconnectWatch
+from tpuserve_server.hosts.endpoint import RestCalls
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.identity.access import PREDICT
 from tpuserve_server.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.telemetry.observers import Observers

@@ -1,11 +1,11 @@
 """REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -20,6 +20,7 @@ from tpuserve_server.core.service import InferenceService
 from tpuserve_server.frontends.console.console import Console
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.exchange import Exchange, ExchangeOptions, RestProtocol, raw_path
+from tpuserve_server.frontends.http.accept import LEAST_WEIGHT, parse_accept
 from tpuserve_server.frontends.http.browser_safety import SafeResponses
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
@@ -28,7 +29,7 @@ from tpuserve_server.frontends.oip_rest.v2 import V2
 from tpuserve_server.frontends.operations import Operations
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.route_facts import RouteFacts
-from tpuserve_server.frontends.scrapes import Render, Scrapes
+from tpuserve_server.frontends.shared_work import SharedWork
 from tpuserve_server.frontends.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.frontends.tf_rest.v1 import V1
 from tpuserve_server.frontends.vertex.inference import VertexInference
@@ -39,6 +40,39 @@ from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
+
+
+# Returns a body and its content type. Blocks.
+Render: TypeAlias = Callable[[], tuple[bytes, str]]
+
+_OPEN_METRICS: Final = "application/openmetrics-text"
+# Versions that a client may name. A client that names none takes any.
+_VERSIONS: Final = ("", "0.0.1", "1.0.0")
+_TEXT: Final = ("text/plain", "text/*", "*/*")
+
+
+class Scrapes:
+    """Renders the pages. A page takes milliseconds, so all clients that wait share it."""
+
+    def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
+        """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""
+        self._render = render
+        self._render_open_metrics = render_open_metrics
+        self._pages = SharedWork[tuple[bytes, str]]()
+
+    async def page(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the body and the content type for a client with this Accept header."""
+        if self._render_open_metrics is not None and prefers_open_metrics(accept):
+            return await self._pages.result(self._render_open_metrics)
+        return await self._pages.result(self._render)
+
+
+def prefers_open_metrics(accept: str) -> bool:
+    """Return whether a client with this Accept header takes OpenMetrics 1.0.0, and no other format rather."""
+    ranges = parse_accept(accept)
+    text = max((each.weight for each in ranges if each.media_type in _TEXT), default=0.0)
+    own = [each.weight for each in ranges if each.media_type == _OPEN_METRICS and each.version in _VERSIONS]
+    return max(own, default=0.0) >= max(text, LEAST_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)

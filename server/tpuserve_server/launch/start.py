@@ -7,12 +7,13 @@ import os
 import selectors
 import shutil
 import socket
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tpuserve_server.command.settings import flags
 from tpuserve_server.command.start_report import START_REPORT_VARIABLE, StartReport
@@ -22,7 +23,30 @@ from tpuserve_server.hosts.application import Listening
 from tpuserve_server.launch.errors import StartFailed
 from tpuserve_server.launch.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer
 from tpuserve_server.launch.server_process import ServerProcess
-from tpuserve_server.launch.start_progress import Show, choose_show
+
+Show: TypeAlias = Callable[[str], None]
+
+
+def choose_show(progress: bool) -> Show:
+    """Return the function that shows a progress text. In a notebook, each text replaces the previous one."""
+    if not progress:
+        return lambda text: None
+    return _in_cell() if _in_notebook() else lambda text: print(f"tpuserve: {text}", file=sys.stderr)  # noqa: T201
+
+
+def _in_notebook() -> bool:
+    """Return whether IPython runs as a kernel. A notebook has imported IPython already; this function never does."""
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _in_cell() -> Show:
+    from IPython.display import display
+
+    handle: Any = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda text: handle.update({"text/plain": text}, raw=True)
+
 
 # Timeout for the process to exit after its pipe has ended.
 _END_TIMEOUT_S = 10.0

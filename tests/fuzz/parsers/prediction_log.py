@@ -6,7 +6,7 @@ from tests.fuzz.target import Target
 from tpuserve_loadtests.recording.json_log import read_json_log
 from tpuserve_loadtests.recording.prediction_log import read_prediction_log
 from tpuserve_server.core.errors import Code, ServingError
-from tpuserve_server.versions.warmup_records import decode_record
+from tpuserve_server.versions.warmup import decode_record
 
 _SIGNATURES = {"serving_default": SIGNATURES[b"f"], "s": SIGNATURES[b"s"]}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.cost_curve import CostCurve, Line, fit_line
+from tpuserve_server.core.cost_model import CostCurve, Line, fit_line
 
 
 def warmed(t0_s: float, per_row_s: float, noise: float = 0.0) -> CostCurve:

@@ -7,7 +7,7 @@ from tests.support.ensembles import make_ensemble
 from tpuserve_server.core.ensemble import Ensemble
 from tpuserve_server.core.errors import FailedPrecondition
 from tpuserve_server.core.types import ServableId, Signature, TensorSpec
-from tpuserve_server.ensembles.signature import BoundStep, connect
+from tpuserve_server.ensembles.runner import BoundStep, connect
 
 FLOAT, UINT8, STRING = (np.dtype(kind) for kind in (np.float32, np.uint8, object))
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tpuserve_server.frontends.scrapes import Scrapes, prefers_open_metrics
+from tpuserve_server.frontends.rest import Scrapes, prefers_open_metrics
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"

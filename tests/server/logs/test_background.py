@@ -13,7 +13,7 @@ import pytest
 from tests.support.descriptors import is_readable, low_descriptors_taken
 from tests.support.fakes import FakeClock
 from tpuserve_server.logs.background import BackgroundHandler
-from tpuserve_server.logs.line_formatter import line_formatter
+from tpuserve_server.logs.configuration import line_formatter
 
 PATIENCE_S = 30.0
 

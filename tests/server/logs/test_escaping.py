@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.logs.line_formatter import CONTINUATION, escape, indent, line_formatter
+from tpuserve_server.logs.configuration import CONTINUATION, escape, indent, line_formatter
 from tpuserve_server.logs.log_format import LogFormat
 
 HOSTILE = st.text(

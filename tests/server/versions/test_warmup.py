@@ -29,9 +29,8 @@ from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.versions.warmup import WarmupCount, warm_up
+from tpuserve_server.versions.warmup import RECORDS_PATH, WarmupCount, warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
-from tpuserve_server.versions.warmup_records import RECORDS_PATH
 
 EXAMPLES = input_pb2.Input(
     example_list=input_pb2.ExampleList(examples=[example(x=1.0), example(x=2.0), example(x=3.0)])

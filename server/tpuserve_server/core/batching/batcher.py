@@ -10,8 +10,7 @@ from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDela
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.hung_runs import HungRuns
 from tpuserve_server.core.batching.lane import LEAST_RUN_S
-from tpuserve_server.core.batching.loop_runner import LoopRunner
-from tpuserve_server.core.batching.loop_runs import LoopRuns
+from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue

@@ -18,7 +18,6 @@ from tpuserve_server.core.errors import InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.core.version_details import VersionDetails
 from tpuserve_server.frontends.browser_origin import check_browser
-from tpuserve_server.frontends.console.browser_headers import DATA_HEADERS, PAGE_HEADERS, REPORT_HEADERS
 from tpuserve_server.frontends.console.event_feed import EventFeed
 from tpuserve_server.frontends.console.model_document import describe_models
 from tpuserve_server.frontends.console.report_files import OpenReport, open_report
@@ -36,6 +35,36 @@ from tpuserve_server.telemetry.slow_requests import MOST_KEPT
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
+
+
+_EVERYWHERE: Final = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+}
+# Data: neither a page nor anything that a browser keeps.
+DATA_HEADERS: Final[Mapping[str, str]] = {
+    **_EVERYWHERE,
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+# The page and its files. No script or style may be inline, and none may come from elsewhere.
+PAGE_HEADERS: Final[Mapping[str, str]] = {
+    **_EVERYWHERE,
+    "cache-control": "no-cache",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+}
+# Reports are written by the author of a version. Their scripts run in a separate origin, without network.
+REPORT_HEADERS: Final[Mapping[str, str]] = {
+    **_EVERYWHERE,
+    "cache-control": "no-cache",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "sandbox allow-scripts allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
 
 
 def describe_status(sources: ConsoleSources, *, may_control: bool) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from tpuserve_server.core.budgets.response import DEFAULT_RESPONSE, ResponseBudg
 from tpuserve_server.core.errors import ServingError
 from tpuserve_server.core.response_cache import Recall
 from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.types import ModelSpec, PredictResult, Signature, Tensors
+from tpuserve_server.core.types import CacheOutcome, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.frontends.control import Control
 from tpuserve_server.frontends.control_options import ControlOptions
 from tpuserve_server.frontends.exchange import HttpCall, raw_path
 from tpuserve_server.frontends.http.body import LARGE_BODY_BYTES
 from tpuserve_server.frontends.http.errors import PathNotFound
-from tpuserve_server.frontends.http.response import Headers, HttpResponse, error_body
+from tpuserve_server.frontends.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.frontends.oip.administration import Administration
 from tpuserve_server.frontends.oip.describing import (
     describe_model,
@@ -27,8 +27,7 @@ from tpuserve_server.frontends.oip.describing import (
 )
 from tpuserve_server.frontends.oip.inferring import Inferring, log_inference
 from tpuserve_server.frontends.oip_rest.administration import AdministrationHandlers
-from tpuserve_server.frontends.oip_rest.header_length import read_json_length
-from tpuserve_server.frontends.oip_rest.inferred import inferred
+from tpuserve_server.frontends.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.frontends.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.frontends.request_meter import RequestMeter
 from tpuserve_server.frontends.rest_lane import Known, RestLane
@@ -48,6 +47,17 @@ from tpuserve_server.wire.oip.infer_layout import BodySubject, learn_infer_body
 from tpuserve_server.wire.oip.infer_list import InferListForm, find_data, learn_infer_list
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong
+
+
+def inferred(encoded: EncodedResponse, version: int, cache: CacheOutcome) -> HttpResponse:
+    """Return the response with the body, and with the length of its JSON if binary data follow it."""
+    body, json_bytes = encoded
+    headers = CACHE_HEADERS[cache]
+    if json_bytes is None:
+        return HttpResponse(200, body, version, headers)
+    headers = (*headers, (JSON_LENGTH_HEADER, b"%d" % json_bytes))
+    return HttpResponse(200, body, version, headers, content_type=b"application/octet-stream")
+
 
 # Longer names would be kept in memory with the subjects that were seen.
 _MOST_NAME: Final = 512

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics, double_task
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.loop_runs import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
+from tpuserve_server.core.batching.loop_runner import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task

@@ -10,8 +10,7 @@ from tpuserve_server.core.errors import Code
 from tpuserve_server.core.task_times import TaskTimes
 from tpuserve_server.core.types import ServableId
 from tpuserve_server.telemetry.request_record import RequestRecord
-from tpuserve_server.telemetry.tracing.batch_spans import BatchSpans
-from tpuserve_server.telemetry.tracing.export import request_spans
+from tpuserve_server.telemetry.tracing.export import BatchSpans, request_spans
 from tpuserve_server.telemetry.tracing.message import request, resource, scope
 
 ENDED_NS = int(ENDED_UNIX_S) * 10**9
