@@ -2,121 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import PadValue
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest
-from tpuserve_exporter.signatures import image_bytes, own_function, tf_example
-from tpuserve_exporter.signatures.device_part import Call, DevicePart
-from tpuserve_exporter.signatures.served_signature import CLASSIFY, REGRESS, ServedSignature
-from tpuserve_exporter.signatures.tf_example import ExampleParser, example_specs
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-
-# `classify` and `regress` signatures, for the Classify and Regress calls.
-#
-# They have one input named `inputs` with serialized tf.Examples, and the outputs `classes` and `scores`, or `outputs`
-# (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
-
-INPUT = "inputs"
-# Common names of class scores, to choose from several fitting outputs.
-_USUAL_SCORES = ("scores", "probabilities", "predictions", "logits")
-
-
-def classify(
-    request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue], labels: Sequence[str]
-) -> ServedSignature:
-    """Serve every class with its score, in the model's order. Without `labels`, the classes have numbers as names.
-
-    Raises OptionConflict if there is not exactly one output of class scores, or if the number of labels differs.
-    """
-    name = _find_output(request, device, "scores", _are_scores, "floats of [batch, classes]")
-    count = device.outputs[name].shape[1]
-    if labels and count is not None and count != len(labels):
-        raise OptionConflict(f"{request}: output {name!r} has {count} classes, but --labels has {len(labels)}")
-    if count is None and not labels:
-        raise OptionConflict(f"{request}: the number of classes of output {name!r} is unknown. Use --labels FILE")
-    names = list(labels) or [str(index) for index in range(count or 0)]
-
-    def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
-        import tensorflow as tf
-
-        scores = tf.cast(outputs[name], tf.float32)
-        classes = tf.tile(tf.constant([names]), [tf.shape(scores)[0], 1])
-        return {"classes": classes, "scores": tf.ensure_shape(scores, [None, len(names)])}
-
-    return _serve(request, ExampleParser(request, device, pad_values), read, CLASSIFY)
-
-
-def regress(request: SignatureRequest, device: DevicePart, pad_values: Mapping[str, PadValue]) -> ServedSignature:
-    """Serve one number a row. Raises OptionConflict if there is not exactly one output of this kind."""
-    name = _find_output(request, device, "value", _is_value, "floats of [batch] or [batch, 1]")
-
-    def read(outputs: "Mapping[str, tf.Tensor]") -> "dict[str, tf.Tensor]":
-        import tensorflow as tf
-
-        return {"outputs": tf.reshape(tf.cast(outputs[name], tf.float32), [-1])}
-
-    return _serve(request, ExampleParser(request, device, pad_values), read, REGRESS)
-
-
-def _serve(
-    request: SignatureRequest,
-    parser: ExampleParser,
-    read: "Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]",
-    method_name: str,
-) -> ServedSignature:
-    import tensorflow as tf
-
-    def wrap(call: Call) -> ServedFunction:
-        def run(**examples: "tf.Tensor") -> "dict[str, tf.Tensor]":
-            outputs = call(**parser.parse(examples[INPUT]))
-            with tf.device("/device:CPU:0"):
-                return read(outputs)
-
-        return ServedFunction(example_specs(INPUT), run, [])
-
-    return ServedSignature(request.name, request.kind, wrap, method_name)
-
-
-def _find_output(
-    request: SignatureRequest, device: DevicePart, option: str, fits: "Callable[[tf.TensorSpec], bool]", wanted: str
-) -> str:
-    """Return the output named by the option, or else one with a common name of scores, or else the only output.
-
-    With several outputs, a fitting shape is not enough, because an embedding has the shape of scores. Raises
-    OptionConflict.
-    """
-    described = ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in device.outputs.items())
-    named = request.options.get(option)
-    if named is not None and named not in device.outputs:
-        raise OptionConflict(f"{request}: the model has no output {named!r}. Its outputs are {described}")
-    fitting = [name for name, spec in device.outputs.items() if named in (None, name) and fits(spec)]
-    usual = [name for name in _USUAL_SCORES if option == "scores" and name in fitting]
-    if usual or fitting == [named] or (fitting and len(device.outputs) == 1):
-        return (usual or fitting)[0]
-    if fitting:
-        raise OptionConflict(f"{request}: choose the output with {option}=NAME. Outputs that fit: {', '.join(fitting)}")
-    raise OptionConflict(f"{request} needs {wanted}, but the model's outputs are {described}")
-
-
-def _are_scores(spec: "tf.TensorSpec") -> bool:
-    return spec.dtype.is_floating and spec.shape.rank == 2 and spec.shape[0] is None and spec.shape[1] != 1
-
-
-def _is_value(spec: "tf.TensorSpec") -> bool:
-    return spec.dtype.is_floating and spec.shape.as_list() in ([None], [None, 1]) if spec.shape.rank else False
-
-
-def serve(request: SignatureRequest, device: DevicePart) -> ServedSignature:
-    """Serve the device part without a host part."""
-    return ServedSignature(
-        request.name, request.kind, lambda call: ServedFunction(device.inputs, call, [], device.ragged)
-    )
+from tpuserve_exporter.signatures import image_bytes, inference, own_function, tensors, tf_example
+from tpuserve_exporter.signatures.device_part import DevicePart
+from tpuserve_exporter.signatures.served_signature import ServedSignature
 
 
 def serve_signatures(
@@ -131,11 +23,11 @@ def serve_signatures(
     text of the --signature.
     """
     kinds: dict[str, Callable[[SignatureRequest], ServedSignature]] = {
-        "tensor": lambda request: serve(request, device),
+        "tensor": lambda request: tensors.serve(request, device),
         "image_bytes": lambda request: image_bytes.serve(request, device),
         "tf_example": lambda request: tf_example.serve(request, device, pad_values),
-        "classify": lambda request: classify(request, device, pad_values, labels),
-        "regress": lambda request: regress(request, device, pad_values),
+        "classify": lambda request: inference.classify(request, device, pad_values, labels),
+        "regress": lambda request: inference.regress(request, device, pad_values),
     }
     served = {}
     for request in requests:
