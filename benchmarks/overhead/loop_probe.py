@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tpuserve_server.__main__ import main as serve
-from tpuserve_server.command.settings import SETTINGS_VARIABLE
 from tpuserve_server.core.batching import loop_runner
 from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.process.serve import main as serve_models
+from tpuserve_server.start.command import main as serve
+from tpuserve_server.start.serve import main as serve_models
+from tpuserve_server.start.settings import SETTINGS_VARIABLE
 
 # Environment variable with the folder of the three files.
 FOLDER: Final = "LOOP_PROBE_FOLDER"

@@ -5,16 +5,17 @@ import re
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.command.settings import flags
-from tpuserve_server.core import ensemble_rules, errors, manager, version_tree
-from tpuserve_server.core.ends import MOST_ENDS, MOST_FORM_ENDS
-from tpuserve_server.core.form_records import MOST_KNOWN
+from tpuserve_server.core.models import ensemble_rules, manager, version_tree
+from tpuserve_server.core.models.ends import MOST_ENDS, MOST_FORM_ENDS
+from tpuserve_server.core.system.form_records import MOST_KNOWN
+from tpuserve_server.core.terms import errors
 from tpuserve_server.executors.tensorflow import executor
-from tpuserve_server.frontends.http import body
-from tpuserve_server.frontends.oip import shared_memory
-from tpuserve_server.frontends.oip_grpc import stream
 from tpuserve_server.hosts import http_server, limits
 from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.protocols.http import body
+from tpuserve_server.protocols.oip import shared_memory
+from tpuserve_server.protocols.oip_grpc import stream
+from tpuserve_server.start.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout

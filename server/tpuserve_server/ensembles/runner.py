@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Self, TypeAlias
 
-from tpuserve_server.core.acquired import AcquiredModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.ensemble import Ensemble, EnsembleStep, find_needs, name_some, order_steps
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.task_times import TaskTimes
-from tpuserve_server.core.types import (
+from tpuserve_server.core.serving.acquired import AcquiredModel
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep, find_needs, name_some, order_steps
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.task_times import TaskTimes
+from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
     ModelSpec,

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from tpuserve_server.core.replacement import Replacement
+from tpuserve_server.core.terms.replacement import Replacement
 from tpuserve_server.hosts import service_manager
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.logs.configuration import DESCRIPTOR_VARIABLE
+from tpuserve_server.observe.logs.configuration import DESCRIPTOR_VARIABLE
 
 # StderrRelay: reads the stderr of the serving process and logs its lines in the supervisor.
 #

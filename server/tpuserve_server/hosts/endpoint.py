@@ -5,11 +5,10 @@ import json
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.deadline import Clock, Deadline, SystemClock
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.frontends.http.headers import find_timeout_s
-from tpuserve_server.frontends.http.response import error_body
+from tpuserve_server.access.certificate import CERTIFICATE_KEY, CertificateNames
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.terms.deadline import Clock, Deadline, SystemClock
+from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.departed_clients import DepartedClients
 from tpuserve_server.hosts.disconnects import DisconnectWatch
@@ -21,7 +20,8 @@ from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, OVERLOADED
 from tpuserve_server.hosts.limits import MAX_HEADER_BYTES
 from tpuserve_server.hosts.rate_limit import RateLimit
 from tpuserve_server.hosts.unread_response import ChargedResponses
-from tpuserve_server.identity.certificate import CERTIFICATE_KEY, CertificateNames
+from tpuserve_server.protocols.http.headers import find_timeout_s
+from tpuserve_server.protocols.http.response import error_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

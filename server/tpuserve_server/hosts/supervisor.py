@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tpuserve_server.core.library_pages import release_library_pages
-from tpuserve_server.core.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
+from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.addresses import bound, listening
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
@@ -26,7 +26,7 @@ from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S, Predecess
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
 from tpuserve_server.hosts.tls import check_usable
-from tpuserve_server.logs.logger_names import COMMAND
+from tpuserve_server.observe.logs.logger_names import COMMAND
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Signals that other servers use, for example to reopen log files. By default they end a process.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.errors import FailedPrecondition, ServingError, Unavailable
-from tpuserve_server.core.storage import VersionLocation, index_versions, show_name
-from tpuserve_server.core.version_tree import MAX_DEPTH, MAX_ENTRIES
+from tpuserve_server.core.models.version_tree import MAX_DEPTH, MAX_ENTRIES
+from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError, Unavailable
+from tpuserve_server.core.terms.storage import VersionLocation, index_versions, show_name
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.object_store import ObjectStore, StoreError

@@ -7,27 +7,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Deadline, WaitingClock
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import DeviceLost, FailedPrecondition, InvalidArgument
-from tpuserve_server.core.journal import Journal
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
-from tpuserve_server.core.sequences import Sequences, find_sequences
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.storage import Storage
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId, Signature
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.batching.sequences import Sequences, find_sequences
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.journal import Journal
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
+from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.storage import Storage
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.recorded_servable import RecordedServable

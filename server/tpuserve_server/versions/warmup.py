@@ -18,12 +18,18 @@ from tpuserve_formats.messages.official import (
     PredictRequest,
 )
 from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError, Unimplemented
-from tpuserve_server.core.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
-from tpuserve_server.core.sequences import Sequences
-from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
-from tpuserve_server.core.validation import check_names, choose_outputs, count_rows, matches_shapes, with_defaults
+from tpuserve_server.core.batching.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
+from tpuserve_server.core.batching.sequences import Sequences
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError, Unimplemented
+from tpuserve_server.core.terms.servable import Servable
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
+from tpuserve_server.core.terms.validation import (
+    check_names,
+    choose_outputs,
+    count_rows,
+    matches_shapes,
+    with_defaults,
+)
 from tpuserve_server.versions.blank_rows import blank_rows
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.warmup_options import WarmupOptions

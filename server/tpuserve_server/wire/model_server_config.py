@@ -15,10 +15,10 @@ from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigPro
 from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
 from tpuserve_formats.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.ensemble import Connections, Ensemble, EnsembleStep
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.models.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.core.terms.ensemble import Connections, Ensemble, EnsembleStep
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire.batching_parameters import batching_parameters
 
 # Triton's number for the latest version.

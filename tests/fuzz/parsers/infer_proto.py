@@ -8,8 +8,8 @@ from tests.fuzz.parsers.predict_request import BUDGET, has_group
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.messages.oip import ModelInferRequest
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_proto import (
     ParsedRequest,

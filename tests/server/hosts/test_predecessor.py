@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.handover import Predecessor

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tpuserve_formats.manifest.version import ManifestFile
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.versions.loading import read_labels
 from tpuserve_server.versions.manifest import Manifest
 

@@ -4,15 +4,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.objective_plan import ObjectivePlan, Sizes
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 # Smallest retry hint, and smallest host allowance that an error message mentions, in seconds.
 _LEAST_RETRY_S = 0.001

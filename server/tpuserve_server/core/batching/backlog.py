@@ -6,16 +6,16 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.batch import Batch
-from tpuserve_server.core.batching.batch_run import BatchRun, Departure
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck, due_s
 from tpuserve_server.core.batching.lane import Lane, Work
 from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Unavailable
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import Unavailable
+from tpuserve_server.core.terms.types import Signature
 
 
 def check_room(lane: Lane, max_enqueued_batches: int) -> None:

@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.batching.device_share import DeviceShare, Turn
 from tpuserve_server.core.batching.hung_runs import HungRuns
 from tpuserve_server.core.batching.lane import LEAST_RUN_S
 from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
@@ -18,16 +21,13 @@ from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.refusals import Refusals
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import WaitingClock
-from tpuserve_server.core.device_share import DeviceShare, Turn
-from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.thread_name import name_thread
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.system.thread_name import name_thread
+from tpuserve_server.core.terms.deadline import WaitingClock
+from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable
+from tpuserve_server.core.terms.servable import Servable
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,7 +51,7 @@ class Batcher:
         *,
         parameters: BatchingParameters,
         clock: WaitingClock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         costs: CostModel | None = None,
         device: DeviceShare | None = None,
         watchdog: Watchdog | None = None,

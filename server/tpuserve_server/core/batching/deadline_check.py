@@ -1,9 +1,9 @@
 """DeadlineCheck: refuses a request at once if its predicted finish is after its deadline, without any objective."""
 
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, ServingError, TooLate
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, ServingError, TooLate
+from tpuserve_server.core.terms.types import ServableId
 
 # Weights and factor of TCP's retransmission timer (RFC 6298, 2.3): smoothed mean plus four mean deviations.
 _MEAN_WEIGHT = 1 / 8

@@ -4,14 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.task import Task, complete
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import DeadlineExceeded, Unavailable
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
+from tpuserve_server.core.terms.types import ServableId
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class HungRuns:
         device: DeviceQueue,
         lock: threading.Condition,
         clock: Clock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         *,
         drain: Callable[[], Sequence[Task]],
         give_back: Callable[[int], None],

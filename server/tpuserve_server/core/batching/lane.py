@@ -4,12 +4,12 @@ import bisect
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
 
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import Signature
 
 # Longest wait, as a share of the run that has ended and in seconds. The device loses it if no client comes back.
 _MOST_OF_RUN = 1 / 20

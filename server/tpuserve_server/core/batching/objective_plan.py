@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import LatencyObjective
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.terms.priority import Priority
 
 # A late response raises the allowance by about this share of the objective. A response in time lowers it by this step
 # times the target share.

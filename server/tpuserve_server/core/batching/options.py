@@ -5,11 +5,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.sequences import Sequences
+    from tpuserve_server.core.batching.sequences import Sequences
 
 
 def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
-from tpuserve_server.core.batching.batch_run import BatchRun
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.deadline_check import HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.terms.batch_run import BatchRun
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import (
     Cancelled,
     DataLoss,
     DeadlineExceeded,
@@ -31,13 +34,10 @@ from tpuserve_server.core.errors import (
     ResourceExhausted,
     ServingError,
 )
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.servable import InFlight, Servable
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.core.validation import count_plain_rows
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.core.terms.validation import count_plain_rows
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class BatchRunner:
         options: Mapping[str, BatchingOptions],
         buffers: Sequence[BatchBuffers],
         clock: Clock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         costs: CostModel,
         host: HostDelay,
         device: DeviceQueue,

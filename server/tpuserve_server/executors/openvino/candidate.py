@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tpuserve_formats.safety.graph import Graph, Node, read_graphs
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.freed_memory import trim_memory
-from tpuserve_server.core.host_memory import HostMemory, total_size
-from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.freed_memory import trim_memory
+from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.executors.candidate import Candidate
 from tpuserve_server.executors.chosen_servable import ChosenServable
 from tpuserve_server.executors.openvino.options import OpenVinoOptions

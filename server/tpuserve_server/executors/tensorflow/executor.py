@@ -21,12 +21,12 @@ from tensorflow.python.framework.errors_impl import OpError
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_formats.safety.graph import Body, Graph, read_graphs
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
-from tpuserve_server.core.freed_memory import trim_memory
-from tpuserve_server.core.servable import InFlight, VersionFiles
-from tpuserve_server.core.storage import show_name
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.freed_memory import trim_memory
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
+from tpuserve_server.core.terms.servable import InFlight, VersionFiles
+from tpuserve_server.core.terms.storage import show_name
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables

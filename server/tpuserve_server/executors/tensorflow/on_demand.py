@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpuserve_server.core.errors import FailedPrecondition, Internal
-from tpuserve_server.core.host_memory import HostMemory, total_size
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions, Tracer
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.terms.errors import FailedPrecondition, Internal
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions, Tracer
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.runtimes import TENSORFLOW
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules

@@ -14,8 +14,8 @@ from tensorflow.python.framework.errors_impl import OpError
 
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, MetaGraphDef
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.runtime_folder import runtime_folder
+from tpuserve_server.core.system.runtime_folder import runtime_folder
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 
 # Parses `saved_model.pbtxt` with the parser of TensorFlow's loader.

@@ -9,10 +9,10 @@ from typing import Final
 
 from ai_edge_litert import schema_py_generated as schema
 
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.servable import InFlight, VersionFiles
-from tpuserve_server.core.storage import show_name
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import InFlight, VersionFiles
+from tpuserve_server.core.terms.storage import show_name
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tflite.model import TfliteModel
 from tpuserve_server.executors.tflite.options import TfliteOptions
 

@@ -13,8 +13,8 @@ from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
 
 from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, Signature, Tensors, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, Signature, Tensors, TensorSpec
 from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
 
 # Signatures of a TensorFlow Lite model, by TensorFlow Serving's rules (servables/tensorflow/tflite_session.cc).

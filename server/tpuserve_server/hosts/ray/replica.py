@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized

@@ -6,9 +6,9 @@ list, never value by value in Python. If a request cannot be converted, explain.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
 from tpuserve_server.wire.json.base64 import is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_each, convert_rows

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.tensor import PredictBody
 
 # Key in the ASGI scope of a request whose body is read by these rules.

@@ -14,9 +14,9 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import dtype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_formats.oip.typed_contents import decode_typed
-from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.checks import Subject, check_names
 from tpuserve_server.wire.oip.explain import explain_mismatch
 from tpuserve_server.wire.oip.inference import InputTensor

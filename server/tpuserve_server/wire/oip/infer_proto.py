@@ -12,8 +12,8 @@ from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.oip.typed_contents import has_typed_contents
 from tpuserve_formats.varint import read_varint, varint
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown
-from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId, Tensors
+from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
+from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.oip.inference import (
     InferenceRequest,
     InferenceResult,

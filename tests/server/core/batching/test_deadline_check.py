@@ -1,8 +1,8 @@
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, TooLate
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, TooLate
+from tpuserve_server.core.terms.types import ServableId
 
 NOW_S = 100.0
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.support.trace_events import find_facts
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowTracer
 
 

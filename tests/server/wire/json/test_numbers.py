@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import DTypeLike
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import tensor
 from tpuserve_server.wire.json.numbers import has_slow_numbers, parse_numbers
 from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
