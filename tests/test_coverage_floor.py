@@ -70,7 +70,7 @@ def test_files_outside_the_layers_do_not_count() -> None:
         {
             "server/tpuserve_server/core/terms/types.py": {"num_branches": 4, "covered_branches": 3},
             "server/tpuserve_server/corelike/types.py": {"num_branches": 100, "covered_branches": 0},
-            "server/tpuserve_server/start/app.py": {"num_branches": 100, "covered_branches": 0},
+            "server/tpuserve_server/startup/app.py": {"num_branches": 100, "covered_branches": 0},
         }
     )
     assert sums["core"] == sums["together"] == Branches(covered=3, total=4)

@@ -20,10 +20,10 @@ from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.start import app
-from tpuserve_server.start.command import main as serve
-from tpuserve_server.start.serve import main as serve_models
-from tpuserve_server.start.settings import SETTINGS_VARIABLE
+from tpuserve_server.startup import app
+from tpuserve_server.startup.command import main as serve
+from tpuserve_server.startup.serve import main as serve_models
+from tpuserve_server.startup.settings import SETTINGS_VARIABLE
 
 # Environment variable with the two costs.
 COSTS = "SCRIPTED_DEVICE_MS"

@@ -17,9 +17,9 @@ from tpuserve_server.core.batching import loop_runner
 from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.start.command import main as serve
-from tpuserve_server.start.serve import main as serve_models
-from tpuserve_server.start.settings import SETTINGS_VARIABLE
+from tpuserve_server.startup.command import main as serve
+from tpuserve_server.startup.serve import main as serve_models
+from tpuserve_server.startup.settings import SETTINGS_VARIABLE
 
 # Environment variable with the folder of the three files.
 FOLDER: Final = "LOOP_PROBE_FOLDER"

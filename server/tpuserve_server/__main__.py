@@ -1,6 +1,6 @@
-"""`python -m tpuserve_server`: runs `tpuserve serve` (start/command.py)."""
+"""`python -m tpuserve_server`: runs `tpuserve serve` (startup/command.py)."""
 
-from tpuserve_server.start.command import main
+from tpuserve_server.startup.command import main
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.start.command import serve
+from tpuserve_server.startup.command import serve
 
 BASE = ROOT / "deploy/kubernetes/base"
 

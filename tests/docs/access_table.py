@@ -8,8 +8,8 @@ from tests.deploy.dockerfile import ROOT
 from tests.support.server_routes import ServerRoute, routes_of
 from tpuserve_server.access import access
 from tpuserve_server.access.access import Access
-from tpuserve_server.start.app import build
-from tpuserve_server.start.validation import read_settings
+from tpuserve_server.startup.app import build
+from tpuserve_server.startup.validation import read_settings
 
 PAGE = ROOT / "docs/how-to/operate/access.md"
 BEGIN = "<!-- The declarations of the routes make this table: python -m tests.docs.access_table -->\n"

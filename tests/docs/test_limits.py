@@ -15,7 +15,7 @@ from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.protocols.http import body
 from tpuserve_server.protocols.oip import shared_memory
 from tpuserve_server.protocols.oip_grpc import stream
-from tpuserve_server.start.settings import flags
+from tpuserve_server.startup.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout

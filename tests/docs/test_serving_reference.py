@@ -12,8 +12,8 @@ from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.observe.metrics.catalogue import CATALOGUE
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
-from tpuserve_server.start.command import serve
-from tpuserve_server.start.flag_command import UNNEEDED
+from tpuserve_server.startup.command import serve
+from tpuserve_server.startup.flag_command import UNNEEDED
 
 FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")

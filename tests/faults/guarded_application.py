@@ -14,8 +14,8 @@ from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE
 from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Rule
-from tpuserve_server.start.app import Server, build
-from tpuserve_server.start.validation import read_settings
+from tpuserve_server.startup.app import Server, build
+from tpuserve_server.startup.validation import read_settings
 
 # The variable names the directory of the model's base path and the monitoring configuration.
 FOLDER_VARIABLE = "GUARDED_FOLDER"

@@ -39,7 +39,7 @@ INSTALLATIONS = (
         (
             "",
             "server with TensorFlow, exporter, client, load tests",
-            "import tpuserve_server.start.app, tpuserve_exporter",
+            "import tpuserve_server.startup.app, tpuserve_exporter",
         ),
     ),
     *_of(
@@ -49,7 +49,7 @@ INSTALLATIONS = (
     ),
     *_of(
         "tpuserve-server",
-        ("", "gRPC, REST, batching, console; no runtime for versions", "import tpuserve_server.start.app"),
+        ("", "gRPC, REST, batching, console; no runtime for versions", "import tpuserve_server.startup.app"),
         ("tensorflow", "SavedModels", _START_TENSORFLOW),
         ("pjrt", "device programs on the CPU", _JAX),
         ("tpu", "device programs on a TPU", _JAX),

@@ -69,9 +69,9 @@ def measure(folder: Path) -> dict[str, tuple[int, int]]:
 async def _measure(folder: Path, watch: Watch) -> dict[str, tuple[int, int]]:
     from tpuserve_server.hosts.endpoint import Endpoint
     from tpuserve_server.hosts.in_flight import InFlight
-    from tpuserve_server.start.app import build
-    from tpuserve_server.start.listening import host_options
-    from tpuserve_server.start.validation import read_settings
+    from tpuserve_server.startup.app import build
+    from tpuserve_server.startup.listening import host_options
+    from tpuserve_server.startup.validation import read_settings
 
     save_mlp(folder / "mlp" / "1")
     settings = read_settings(model_name="mlp", model_base_path=str(folder / "mlp"))

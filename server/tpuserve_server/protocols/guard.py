@@ -1,6 +1,6 @@
 """Guard: checks every request against one rule before a host reads its message. Every route passes it exactly once.
 
-A new protocol needs no change here: `start/app.py` wraps the finished method table and the finished REST application.
+A new protocol needs no change here: `startup/app.py` wraps the finished method table and the finished REST application.
 """
 
 import contextlib

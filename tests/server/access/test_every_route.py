@@ -17,8 +17,8 @@ from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Unauthenticated
 from tpuserve_server.protocols.guarded import GuardedMethod, GuardedUnary, UnaryHandler
 from tpuserve_server.protocols.rpc import CallContext
-from tpuserve_server.start.app import Server, build
-from tpuserve_server.start.validation import read_settings
+from tpuserve_server.startup.app import Server, build
+from tpuserve_server.startup.validation import read_settings
 
 STRANGER: Final = "10.1.2.3"
 HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")

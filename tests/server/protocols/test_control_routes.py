@@ -13,8 +13,8 @@ from tpuserve_server.protocols.guarded import GuardedStream, GuardedUnary
 from tpuserve_server.protocols.oip_rest import route as oip
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.protocols.tf_rest import route as tf
-from tpuserve_server.start.app import Server, build
-from tpuserve_server.start.validation import read_settings
+from tpuserve_server.startup.app import Server, build
+from tpuserve_server.startup.validation import read_settings
 
 STRANGER: Final = "10.1.2.3"
 HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
