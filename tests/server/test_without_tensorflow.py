@@ -11,7 +11,7 @@ import tpuserve_server
 # Modules that run SavedModels. The first load imports them.
 RUNS_TENSORFLOW = {
     f"tpuserve_server.executors.tensorflow.{name}"
-    for name in ("saved_session", "executor", "c_api", "least_sizes", "pinned_saved_model", "text_parser")
+    for name in ("saved_session", "executor", "c_api", "least_sizes", "pinned_saved_model")
 }
 # Modules that only replicas of Ray Serve import (`make ray`).
 NEEDS_RAY = {"tpuserve_server.startup.ray_serve", "tpuserve_server.startup.ray_metrics"}
