@@ -16,7 +16,7 @@ from coverage.exceptions import CoverageException
 
 LAYERS = {
     "formats": "formats/tpuserve_formats",
-    **{layer: f"server/tpuserve_server/{layer}" for layer in ("core", "wire", "frontends", "hosts")},
+    **{layer: f"server/tpuserve_server/{layer}" for layer in ("core", "wire", "protocols", "hosts")},
 }
 FLOOR_PERCENT = 90.0
 

@@ -15,9 +15,9 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import ServingError, TooLate, Unavailable
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import ServingError, TooLate, Unavailable
+from tpuserve_server.core.terms.types import ServableId
 
 # Hint of an error that has none: the client's backoff decides.
 _NO_HINT_S = 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 LONGEST = 256
 _TOKENS, _WIDTH, _LAYERS, _CLASSES = 1000, 128, 3, 10

@@ -21,17 +21,17 @@ from rich.table import Table
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.measurements import Measurements
+from tpuserve_server.observe.metrics.measurements import Measurements
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.objective import Sizes, capacity
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.objective_plan import Sizes, capacity
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import TooLate, Unavailable
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import TooLate, Unavailable
+from tpuserve_server.core.terms.types import ServableId
 
 # Same number as at a version's warm-up.
 _WARMUP_RUNS = 5

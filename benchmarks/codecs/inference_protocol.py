@@ -22,8 +22,8 @@ from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.oip_grpc_wire import OipGrpcWire
 from tpuserve_client.oip_rest_wire import OipRestWire
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.types import (
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
     PredictResult,
@@ -31,10 +31,10 @@ from tpuserve_server.core.types import (
     Signature,
     TensorSpec,
 )
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
-from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
+from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs as decode_json_inputs
 from tpuserve_server.wire.json.tensor import parse_predict_body

@@ -15,11 +15,11 @@ from fastapi import FastAPI
 from tensorflow_serving.apis import predict_pb2
 
 from benchmarks.codecs.report import CodecCost, CodecTable
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import AcquiredModel, InferenceService
-from tpuserve_server.core.types import (
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,
     ModelSpec,
@@ -29,8 +29,8 @@ from tpuserve_server.core.types import (
     Tensors,
     TensorSpec,
 )
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs as decode_json_inputs
 from tpuserve_server.wire.json.tensor import parse_predict_body

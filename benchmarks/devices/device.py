@@ -27,14 +27,14 @@ import numpy as np
 
 from tests.support.virtual_time import SILENT_METRICS
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
-from tpuserve_server.core.types import ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
 IMAGE = (224, 224, 3)

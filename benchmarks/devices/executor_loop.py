@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.devices.program_loop import ProgramLoop, calls_per_second
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.servable import Executor, InFlight, Servable, VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.servable import Executor, InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 SIGNATURE = "serving_default"
 # Calls at a time: one shows the time of a call, two are what the server has on a TPU or GPU.

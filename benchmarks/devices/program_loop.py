@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import export
 
-from tpuserve_server.executors.pjrt.weights_file import map_weights
+from tpuserve_server.executors.pjrt.executor import map_weights
 
 MANIFEST = Path("assets.extra", "tpuserve", "manifest.json")
 

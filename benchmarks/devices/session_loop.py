@@ -13,10 +13,10 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.devices import resnet_model
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.openvino.candidate import OpenVinoServable
 from tpuserve_server.executors.openvino.model import OpenVinoModel
-from tpuserve_server.executors.openvino.servable import OpenVinoServable
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 

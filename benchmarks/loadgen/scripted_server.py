@@ -13,17 +13,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tpuserve_server import app
-from tpuserve_server.__main__ import main as serve
-from tpuserve_server.command.settings import SETTINGS_VARIABLE
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.process.serve import main as serve_models
+from tpuserve_server.startup import app
+from tpuserve_server.startup.command import main as serve
+from tpuserve_server.startup.serve import main as serve_models
+from tpuserve_server.startup.settings import SETTINGS_VARIABLE
 
 # Environment variable with the two costs.
 COSTS = "SCRIPTED_DEVICE_MS"

@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tpuserve_server.logs.background import BackgroundHandler
-from tpuserve_server.logs.line_formatter import line_formatter
-from tpuserve_server.logs.logger_names import ACCESS
+from tpuserve_server.observe.logs.background import BackgroundHandler
+from tpuserve_server.observe.logs.configuration import line_formatter
+from tpuserve_server.observe.logs.logger_names import ACCESS
 
 
 @contextmanager

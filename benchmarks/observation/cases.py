@@ -10,20 +10,20 @@ from benchmarks.codecs.requests import RESULT, SIGNATURE, ConstantModel, Constan
 from benchmarks.observation.access_lines import discarded_lines
 from benchmarks.observation.pages import page_cpu_us
 from tpuserve_formats.counted import counted
-from tpuserve_server.core.batching.batch_run import BatchRun, Departure
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.task_times import TaskTimes
-from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rpc import CallContext
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.version_totals import version_totals
-from tpuserve_server.telemetry.access_log import AccessLog
-from tpuserve_server.telemetry.access_log_options import AccessLogOptions, Requests
-from tpuserve_server.telemetry.observers import NO_OBSERVERS, Observers
-from tpuserve_server.telemetry.slow_requests import SlowRequests
-from tpuserve_server.telemetry.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
-from tpuserve_server.telemetry.tracing.options import TracingOptions
-from tpuserve_server.telemetry.tracing.request_tracing import RequestTracing, open_tracing
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.task_times import TaskTimes
+from tpuserve_server.observe.metrics.live_measurements import version_totals
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.requests.access_log import AccessLog
+from tpuserve_server.observe.requests.access_log_options import AccessLogOptions, Requests
+from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
+from tpuserve_server.observe.requests.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.observe.tracing.options import TracingOptions
+from tpuserve_server.observe.tracing.request_tracing import RequestTracing, open_tracing
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rpc import CallContext
 
 _HEADERS: Final = {b"content-type": b"application/grpc", b"te": b"trailers"}
 _NAMES: Final = TRACEPARENT.encode(), TRACESTATE.encode()

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 _ID = ServableId("m", 7)
 _PAGES = 3

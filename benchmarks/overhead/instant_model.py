@@ -8,16 +8,16 @@ from typing import Final
 import numpy as np
 
 from benchmarks.harness import mlp_model
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, ServableId, Signature, Tensors, TensorSpec
 
 ID: Final = ServableId("mlp", 1)
 _FLOAT: Final = np.dtype(np.float32)

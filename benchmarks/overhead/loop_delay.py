@@ -24,12 +24,12 @@ from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import ROOT, Target, model_server, write_model
 from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.loop_probe import DELAYS, FOLDER, MOST_REQUESTS, RUNS, Record, read_records
-from tpuserve_server.core.batching import loop_runs
+from tpuserve_server.core.batching import loop_runner
 
 IN_FLIGHT: Final = (1, 4, 32)
 ROUNDS, QUICK_ROUNDS, SECONDS = 6, 2, 3
 # Most requests of a batch on the loop, by mode.
-MODES: Final = {"thread": 0, "loop": loop_runs.MOST_REQUESTS}
+MODES: Final = {"thread": 0, "loop": loop_runner.MOST_REQUESTS}
 # The probe looks for the file that switches the mode every 0.1 s.
 _SWITCH_S: Final = 0.5
 _WIDTH: Final = 130

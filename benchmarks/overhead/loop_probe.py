@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tpuserve_server.__main__ import main as serve
-from tpuserve_server.command.settings import SETTINGS_VARIABLE
-from tpuserve_server.core.batching import loop_runs
+from tpuserve_server.core.batching import loop_runner
 from tpuserve_server.core.batching.loop_runner import LoopRunner
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.process.serve import main as serve_models
+from tpuserve_server.startup.command import main as serve
+from tpuserve_server.startup.serve import main as serve_models
+from tpuserve_server.startup.settings import SETTINGS_VARIABLE
 
 # Environment variable with the folder of the three files.
 FOLDER: Final = "LOOP_PROBE_FOLDER"
@@ -67,7 +67,7 @@ class LoopProbe:
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             most = int((self._folder / MOST_REQUESTS).read_text())
-            loop_runs.MOST_REQUESTS = most  # type: ignore[misc]  # the server has no option for it
+            loop_runner.MOST_REQUESTS = most  # type: ignore[misc]  # the server has no option for it
             for _ in range(_SIGNS):
                 time.sleep(_PERIOD_S)
                 loop.call_soon_threadsafe(self._answer, time.monotonic())

@@ -19,27 +19,27 @@ from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.instant_model import answer, instant_registry
 from benchmarks.overhead.loop_load import IN_FLIGHT, Request, replies, run
 from benchmarks.peers.wire import INFER_BINARY, INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, Wire
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.garbage import settle_garbage_collector
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.traffic import Traffic
-from tpuserve_server.frontends.guarded import admit_every_call
-from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, UnaryMethod
-from tpuserve_server.frontends.table import rpc_table
+from tpuserve_server.access.access import PREDICT
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.system.garbage import settle_garbage_collector
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.hosts.disconnects import DisconnectWatch
+from tpuserve_server.hosts.endpoint import RestCalls
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.rest_calls import RestCalls
-from tpuserve_server.identity.access import PREDICT
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.telemetry.observers import Observers
-from tpuserve_server.telemetry.slow_requests import SlowRequests
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.requests.observers import Observers
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
+from tpuserve_server.protocols.guarded import admit_every_call
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, UnaryMethod
+from tpuserve_server.protocols.table import rpc_table
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

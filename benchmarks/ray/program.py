@@ -8,7 +8,7 @@ from ray import serve
 from ray.serve.config import gRPCOptions
 
 from benchmarks.harness.targets import MODEL_NAME
-from tpuserve_server.process.ray_serve import app
+from tpuserve_server.startup.ray_serve import app
 
 if __name__ == "__main__":
     base, grpc_port, rest_port = sys.argv[1:]

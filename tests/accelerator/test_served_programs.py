@@ -16,7 +16,7 @@ import pytest
 from tests.accelerator.device_server import DeviceServer
 from tests.support.device_programs import Part, write_programs
 from tpuserve_client import Client
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.slow]
 

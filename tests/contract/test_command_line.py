@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.free_ports import free_ports
-from tpuserve_server import __main__ as entry
+from tpuserve_server.startup import command as entry
 
 BIN = Path(sys.executable).parent
 

@@ -9,7 +9,7 @@ from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.dtypes import BY_DTYPE, STRING, Array, DType
-from tpuserve_server.core.types import (
+from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelMetadata,
     PredictResult,

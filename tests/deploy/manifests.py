@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.__main__ import serve
+from tpuserve_server.startup.command import serve
 
 BASE = ROOT / "deploy/kubernetes/base"
 

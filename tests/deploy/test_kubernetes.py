@@ -9,7 +9,7 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT, environment, instruction, read_dockerfile
 from tests.deploy.manifests import BASE, base_manifests, parse_flags, read, server_container
-from tpuserve_server.__main__ import serve
+from tpuserve_server.startup.command import serve
 
 MANIFESTS = base_manifests()
 POD = MANIFESTS["Deployment"]["spec"]["template"]["spec"]

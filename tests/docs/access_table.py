@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.deploy.dockerfile import ROOT
 from tests.support.server_routes import ServerRoute, routes_of
-from tpuserve_server.app import build
-from tpuserve_server.command.validation import read_settings
-from tpuserve_server.identity import access
-from tpuserve_server.identity.access import Access
+from tpuserve_server.access import access
+from tpuserve_server.access.access import Access
+from tpuserve_server.startup.app import build
+from tpuserve_server.startup.validation import read_settings
 
 PAGE = ROOT / "docs/how-to/operate/access.md"
 BEGIN = "<!-- The declarations of the routes make this table: python -m tests.docs.access_table -->\n"

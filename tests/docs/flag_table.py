@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tests.deploy.dockerfile import ROOT
 from tests.support.upstream_flags import UPSTREAM_FLAGS
-from tpuserve_server.command.settings import Flag, flags
+from tpuserve_server.startup.settings import Flag, flags
 
 PAGE = ROOT / "docs/reference/server-flags.md"
 BEGIN = "<!-- The declarations of the flags make this table: python -m tests.docs.flag_table -->\n"

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.metrics.catalogue import CATALOGUE, LABELS
-from tpuserve_server.metrics.family import Family
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
+from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS
+from tpuserve_server.observe.metrics.family import Family
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
 
 PAGE = ROOT / "docs/reference/metrics.md"
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end of table -->\n", re.DOTALL)

@@ -5,7 +5,7 @@ import re
 from tests.deploy.dockerfile import ROOT
 
 TEXT = re.sub(r"```.*?```", "", (ROOT / "docs/contributing.md").read_text(), flags=re.DOTALL)
-POLICY = "server/tpuserve_server/core/policy.py"
+POLICY = "server/tpuserve_server/core/models/policy.py"
 
 _PATH = re.compile(r"(?!/)\S*/\S*|\S+\.(py|md|toml|txt|ya?ml|lock|json)")
 _STEP = re.compile(r"^\d+\. (.*)$", re.MULTILINE)

@@ -5,16 +5,17 @@ import re
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.command.settings import flags
-from tpuserve_server.core import ensemble_rules, errors, manager, version_tree
-from tpuserve_server.core.ends import MOST_ENDS, MOST_FORM_ENDS
-from tpuserve_server.core.form_records import MOST_KNOWN
-from tpuserve_server.executors.tensorflow import call_graph
-from tpuserve_server.frontends.http import body
-from tpuserve_server.frontends.oip import shared_memory
-from tpuserve_server.frontends.oip_grpc import stream
+from tpuserve_server.core.models import ensemble_rules, manager, version_tree
+from tpuserve_server.core.models.ends import MOST_ENDS, MOST_FORM_ENDS
+from tpuserve_server.core.system.form_records import MOST_KNOWN
+from tpuserve_server.core.terms import errors
+from tpuserve_server.executors.tensorflow import executor
 from tpuserve_server.hosts import http_server, limits
 from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.protocols.http import body
+from tpuserve_server.protocols.oip import shared_memory
+from tpuserve_server.protocols.oip_grpc import stream
+from tpuserve_server.startup.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout
@@ -70,8 +71,8 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("loads of one model that hang", f"{manager._MAX_HUNG}"),
         ("files and directories of a version", f"{version_tree.MAX_ENTRIES:,}"),
         ("nested directories of a version", f"{version_tree.MAX_DEPTH}"),
-        ("calls within calls of a TensorFlow graph", f"{call_graph._MAX_DEPTH}"),
-        ("nodes that function calls add to a graph", f"{call_graph._MAX_ADDED_NODES:,}"),
+        ("calls within calls of a TensorFlow graph", f"{executor._MAX_DEPTH}"),
+        ("nodes that function calls add to a graph", f"{executor._MAX_ADDED_NODES:,}"),
         ("ends of the server's process by one model", f"{MOST_ENDS} in 1 hour"),
         ("ends of the server's process by new input shapes of one model", f"{MOST_FORM_ENDS} in 1 hour"),
         ("input shapes of one version that the next process knows", f"{MOST_KNOWN}"),

@@ -4,8 +4,8 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 from tests.support.upstream_flags import UPSTREAM_FLAGS
-from tpuserve_server.__main__ import serve
-from tpuserve_server.command.flags import UNNEEDED
+from tpuserve_server.startup.command import serve
+from tpuserve_server.startup.flag_command import UNNEEDED
 
 GUIDE = (ROOT / "docs/how-to/migrate-from-tensorflow-serving.md").read_text(encoding="utf-8")
 FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ from tests.deploy.dockerfile import ROOT
 from tests.docs.flag_table import flag_table, written_table
 from tests.docs.metric_table import exposed_name, table_names, tables, write_tables
 from tests.support.measured import ID, finish, run_batch
-from tpuserve_server.__main__ import serve
-from tpuserve_server.command.flags import UNNEEDED
-from tpuserve_server.metrics.catalogue import CATALOGUE
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
+from tpuserve_server.observe.metrics.catalogue import CATALOGUE
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
+from tpuserve_server.startup.command import serve
+from tpuserve_server.startup.flag_command import UNNEEDED
 
 FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ from tests.support.saved_models import save_half_plus_two
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
-COMMAND = [sys.executable, "-c", "from tpuserve_server.__main__ import tensorflow_model_server as run; run()"]
+COMMAND = [sys.executable, "-c", "from tpuserve_server.startup.command import tensorflow_model_server as run; run()"]
 START_TIMEOUT_S = 300.0
 
 

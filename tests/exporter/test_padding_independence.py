@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.padding_independence import check_padding
+from tpuserve_exporter.checks.version_checks import check_padding
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit
 from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
 from tpuserve_exporter.samples.samples import check_lengths

@@ -28,11 +28,11 @@ from tests.support.descriptors import low_descriptors_taken
 from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
-from tpuserve_exporter.preflight.advice import rows_wasted, suggest_batch_sizes
 from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
 from tpuserve_exporter.preflight.compiler import read_refusal
 from tpuserve_exporter.preflight.compiler_process import CompilerProcess, Compilers
 from tpuserve_exporter.preflight.in_bfloat16 import rewrite
+from tpuserve_exporter.preflight.preflight import rows_wasted, suggest_batch_sizes
 from tpuserve_exporter.preflight.sharding import make_rules
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
 from tpuserve_exporter.preflight.version_memory import VersionMemory

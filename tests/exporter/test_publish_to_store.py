@@ -20,7 +20,7 @@ from tpuserve_exporter.destinations.object_store import CLAIM_FILE, ObjectStore
 from tpuserve_exporter.destinations.store_files import StoreFiles
 from tpuserve_exporter.errors import MissingExtra, OptionConflict, PublishFailed
 from tpuserve_exporter.options.store_uri import StoreUri, parse_out_base
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
 

@@ -11,8 +11,14 @@ from tests.exporter.conftest import Finished
 from tests.exporter.test_fingerprint import save
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
-from tpuserve_exporter.serve_check.predict import can_be_json, predict_grpc, predict_rest
-from tpuserve_exporter.serve_check.serve_check import ServedRequest, check_serving, send_all
+from tpuserve_exporter.serve_check.serve_check import (
+    ServedRequest,
+    can_be_json,
+    check_serving,
+    predict_grpc,
+    predict_rest,
+    send_all,
+)
 from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]

@@ -11,9 +11,7 @@ from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.reporting.shown_progress import PlainProgress, RecordedProgress, choose_progress
 from tpuserve_exporter.stages.freezing import freeze_model
 from tpuserve_exporter.stages.job import Job, Warnings
-from tpuserve_exporter.stages.opening import open_model
-from tpuserve_exporter.stages.preparing import prepare
-from tpuserve_exporter.stages.staging import staging_folder
+from tpuserve_exporter.stages.run import open_model, prepare, staging_folder
 from tpuserve_exporter.stages.writing import write_version
 
 pytestmark = pytest.mark.usefixtures("tensorflow")

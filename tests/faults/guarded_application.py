@@ -9,13 +9,13 @@ import os
 import sys
 from pathlib import Path
 
-from tpuserve_server.app import Server, build
-from tpuserve_server.command.validation import read_settings
-from tpuserve_server.core.errors import PermissionDenied, Unauthenticated
-from tpuserve_server.frontends.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.core.terms.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE
+from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.startup.app import Server, build
+from tpuserve_server.startup.validation import read_settings
 
 # The variable names the directory of the model's base path and the monitoring configuration.
 FOLDER_VARIABLE = "GUARDED_FOLDER"

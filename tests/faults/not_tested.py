@@ -5,7 +5,7 @@ from typing import Final
 NOT_TESTED: Final[dict[int, tuple[str, ...]]] = {
     14: ("headers of which a byte comes before each timeout: h2corn's timeout is of a pause. SECURITY.md, Transport",),
     18: (
-        "clients of another address: the server of a test binds loopback alone; tests/server/frontends/test_control.py",
+        "clients of another address: the server of a test binds loopback alone; tests/server/protocols/test_control.py",
     ),
     19: ("floods of other frames: tests/server/hosts/http2",),
     22: ("goodput is a benchmark: python -m benchmarks simulate overload",),

@@ -1,7 +1,7 @@
 """Rules for the errors of the server's request parsers."""
 
 from tests.fuzz.target import expect
-from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.core.terms.errors import Code, ServingError
 
 # Codes for a request that the client must change. Any other code blames the server.
 _OF_CLIENTS = frozenset((Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED))

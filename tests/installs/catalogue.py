@@ -36,7 +36,11 @@ def _of(distribution: str, *rows: tuple[str, str, str], heavy: tuple[str, ...] =
 INSTALLATIONS = (
     *_of(
         "tpuserve",
-        ("", "server with TensorFlow, exporter, client, load tests", "import tpuserve_server.app, tpuserve_exporter"),
+        (
+            "",
+            "server with TensorFlow, exporter, client, load tests",
+            "import tpuserve_server.startup.app, tpuserve_exporter",
+        ),
     ),
     *_of(
         "tpuserve-client",
@@ -45,7 +49,7 @@ INSTALLATIONS = (
     ),
     *_of(
         "tpuserve-server",
-        ("", "gRPC, REST, batching, console; no runtime for versions", "import tpuserve_server.app"),
+        ("", "gRPC, REST, batching, console; no runtime for versions", "import tpuserve_server.startup.app"),
         ("tensorflow", "SavedModels", _START_TENSORFLOW),
         ("pjrt", "device programs on the CPU", _JAX),
         ("tpu", "device programs on a TPU", _JAX),

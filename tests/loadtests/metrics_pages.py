@@ -3,9 +3,9 @@
 from tests.support.measured import finish, run_batch
 from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
-from tpuserve_server.core.types import ServableId, State
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.upstream import upstream_page
+from tpuserve_server.core.terms.types import ServableId, State
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.upstream import upstream_page
 
 
 class MetricsPages:

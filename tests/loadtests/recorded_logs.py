@@ -10,13 +10,13 @@ from tpuserve_client.dtypes import STRING, Array
 from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_loadtests.golden.golden_answers import encode_golden
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.request_log.entry import LogEntry, LogKind, LogTarget
-from tpuserve_server.request_log.options import LogFormat
-from tpuserve_server.request_log.record_file import open_record_file
+from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.observe.request_log.entry import LogEntry, LogKind, LogTarget
+from tpuserve_server.observe.request_log.options import LogFormat
+from tpuserve_server.observe.request_log.writer import open_record_file
 
 if TYPE_CHECKING:
-    from tpuserve_server.request_log.options import LogFormat
+    from tpuserve_server.observe.request_log.options import LogFormat
 
 MODEL = "doubling"
 START_S = 1_700_000_000

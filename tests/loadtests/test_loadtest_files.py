@@ -16,7 +16,7 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tests.support import forked_command
 from tpuserve_formats.version_reports import MOST_REPORT_BYTES
-from tpuserve_loadtests.cli.attached_page import checked_page
+from tpuserve_loadtests.cli.files import checked_page
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments

@@ -17,7 +17,7 @@ from tpuserve_loadtests.inputs import BadInput
 from tpuserve_loadtests.recording.golden_version import WARMUP_FILE, read_golden_version
 from tpuserve_loadtests.recording.recorded_request import recorded_requests
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
-from tpuserve_server.request_log.entry import LogEntry
+from tpuserve_server.observe.request_log.entry import LogEntry
 
 FLOATS = np.dtype(np.float32)
 SIGNATURE = Signature(

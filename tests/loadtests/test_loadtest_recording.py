@@ -16,7 +16,7 @@ from tpuserve_loadtests.inputs import BadInput
 from tpuserve_loadtests.recording.recorded_request import recorded_requests
 from tpuserve_loadtests.recording.recording import BadRecording, Recording
 from tpuserve_loadtests.recording.timeline import merged_timeline
-from tpuserve_server.request_log.entry import LogKind
+from tpuserve_server.observe.request_log.entry import LogKind
 
 FORMS = ("log.jsonl", "log.tfrecord")
 X = TensorSpec("x", np.dtype(np.float32), (None, 4))

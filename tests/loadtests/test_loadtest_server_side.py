@@ -22,8 +22,8 @@ from tpuserve_loadtests.server_side.dialect import Served
 from tpuserve_loadtests.server_side.latency_parts import counts_differ, latency_parts
 from tpuserve_loadtests.server_side.page import Buckets, NoPage, Page
 from tpuserve_loadtests.server_side.server_side import Scrape, ServerSide, draw_server_side, read_stretch
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.types import ServableId
 
 BUSY_IS_FINE = ("--generator-limit", "note")
 SERVED = Served((("m", None),))

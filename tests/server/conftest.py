@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tpuserve_server.identity.caller import set_caller
+from tpuserve_server.access.caller import set_caller
 
 
 @pytest.fixture(autouse=True)

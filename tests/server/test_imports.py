@@ -28,6 +28,6 @@ def test_neither_the_package_nor_its_start_imports_a_framework() -> None:
 def test_the_process_that_keeps_the_sockets_imports_no_large_library() -> None:
     # It stays for the server's life, beside the process with the models.
     large = "numpy", "grpc", "fastapi", "h2corn", "cryptography", "tensorflow"
-    look = f"import sys, tpuserve_server.__main__\nprint([name for name in {large} if name in sys.modules])"
+    look = f"import sys, tpuserve_server.startup.command\nprint([name for name in {large} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]"]

@@ -11,10 +11,10 @@ import tpuserve_server
 # Modules that run SavedModels. The first load imports them.
 RUNS_TENSORFLOW = {
     f"tpuserve_server.executors.tensorflow.{name}"
-    for name in ("saved_session", "executor", "c_api", "least_sizes", "pinned_saved_model", "text_parser")
+    for name in ("saved_session", "executor", "c_api", "least_sizes", "pinned_saved_model")
 }
 # Modules that only replicas of Ray Serve import (`make ray`).
-NEEDS_RAY = {"tpuserve_server.process.ray_serve", "tpuserve_server.process.replica.ray_metrics"}
+NEEDS_RAY = {"tpuserve_server.startup.ray_serve", "tpuserve_server.startup.ray_metrics"}
 MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
 
 

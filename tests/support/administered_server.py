@@ -11,22 +11,22 @@ from google.protobuf.message import Message
 from tests.support.configured_house import CLOCK, GatedLoader, House
 from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import FakeServable
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.model_access import ModelAccess
-from tpuserve_server.core.response_cache import ResponseCaches
-from tpuserve_server.core.types import Signature, State
-from tpuserve_server.frontends.oip.administration import Administration
-from tpuserve_server.frontends.oip.options import SERVER_NAME, SharedMemoryOptions
-from tpuserve_server.frontends.oip.shared_memory import SharedMemoryRegions
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
-from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.metrics.version_statistics import version_statistics
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.response_cache import ResponseCaches
+from tpuserve_server.core.serving.service import ModelAccess
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import Signature, State
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.version_statistics import version_statistics
+from tpuserve_server.protocols.oip.administration import Administration
+from tpuserve_server.protocols.oip.options import SERVER_NAME, SharedMemoryOptions
+from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
+from tpuserve_server.protocols.table import rpc_table
 
 MAX_REQUEST_BYTES = 1 << 16
 

@@ -5,28 +5,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.fake_device import DOUBLE, NO_BATCHER, FakeServable, RecordingMetrics
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.change_record import ChangeRecord
-from tpuserve_server.core.configured_models import ConfiguredModels
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.load_options import LoadOptions
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.manager import VersionManager
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_access import ModelAccess
-from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
-from tpuserve_server.core.model_load import ModelLoad
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.reload_options import ReloadOptions
-from tpuserve_server.core.reload_roots import ReloadRoots
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.source import Source
-from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State
+from tpuserve_server.access.caller import for_server
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.change_record import ChangeRecord
+from tpuserve_server.core.models.configured_models import ConfiguredModels
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.manager import VersionManager
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.models.model_config import ModelConfig, VersionPolicy
+from tpuserve_server.core.models.model_load import ModelLoad
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.reload_roots import ReloadRoots
+from tpuserve_server.core.models.source import Source
+from tpuserve_server.core.serving.service import InferenceService, ModelAccess
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.reload_options import ReloadOptions
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
-from tpuserve_server.identity.caller import for_server
 
 CLOCK = SystemClock()
 

@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from tests.support.fake_device import FakeServable
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.budgets.budgets import Budgets
-from tpuserve_server.core.budgets.options import BudgetOptions
-from tpuserve_server.core.build import Build
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ModelSpec, ServableId
-from tpuserve_server.frontends.console.addresses import Addresses
-from tpuserve_server.frontends.console.server_facts import ChangedFlag, ServerFacts
-from tpuserve_server.frontends.console.sources import ConsoleSources
-from tpuserve_server.metrics.live_measurements import LiveMeasurements
-from tpuserve_server.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.telemetry.request_record import RequestRecord
-from tpuserve_server.telemetry.slow_requests import SlowRequests
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.options import BudgetOptions
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.build import Build
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ModelSpec, ServableId
+from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
+from tpuserve_server.protocols.console.addresses import Addresses
+from tpuserve_server.protocols.console.server_facts import ChangedFlag, ServerFacts
+from tpuserve_server.protocols.console.sources import ConsoleSources
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.certificate_status import CertificateStatus
+    from tpuserve_server.core.terms.certificate_status import CertificateStatus
 
 ID = ServableId("m", 3)
 FLAGS = (ChangedFlag("model_base_path", "/secret/m", None),)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import export
 
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 # Set this before JAX starts, because it would search for a TPU.
 jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")

@@ -3,22 +3,22 @@
 from typing import TYPE_CHECKING
 
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.ensemble import Ensemble, EnsembleStep
-from tpuserve_server.core.loader import Loaded, LoadedEnsemble, LoadedVersion
-from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, ModelConfig
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ModelSpec, ServableId, Signature
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion
+from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, ModelConfig
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature
 from tpuserve_server.ensembles.runner import EnsembleSteps
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.model_record import VersionRecord
+    from tpuserve_server.core.models.model_record import VersionRecord
 
 
 def make_ensemble(*steps: str, inputs: str = "", outputs: str = "") -> Ensemble:

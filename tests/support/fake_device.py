@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_share import DeviceShare, Turn
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.device_share import DeviceShare, Turn
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.response_cache import VersionResponses
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import Array, ServableId, Signature, State, Tensors, TensorSpec
+from tpuserve_server.core.models.response_cache import VersionResponses
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import Array, ServableId, Signature, State, Tensors, TensorSpec
 
 FLOAT = np.dtype(np.float32)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Code, FailedPrecondition, NotFound, ServingError, TooLate
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.service import AcquiredModel, AcquiredVersion, InferenceService
-from tpuserve_server.core.types import (
+from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import Code, FailedPrecondition, NotFound, ServingError, TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     CacheOutcome,
     ModelMetadata,
@@ -25,7 +25,7 @@ from tpuserve_server.core.types import (
     TensorSpec,
     VersionStatus,
 )
-from tpuserve_server.core.validation import EXACT_SHAPES
+from tpuserve_server.core.terms.validation import EXACT_SHAPES
 
 FLOAT = np.dtype(np.float32)
 

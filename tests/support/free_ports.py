@@ -1,6 +1,6 @@
 """Free loopback ports for servers that need fixed ports."""
 
-from tpuserve_server.launch.loopback_ports import reserve_port
+from tpuserve_server.startup.start import reserve_port
 
 
 def free_ports(count: int) -> list[int]:

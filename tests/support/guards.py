@@ -1,8 +1,8 @@
 """A guard with meters of its own, for tests of a rule."""
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
-from tpuserve_server.frontends.guard import Guard, Rule
-from tpuserve_server.frontends.request_meter import RequestMeter
+from tpuserve_server.protocols.guard import Guard, Rule
+from tpuserve_server.protocols.request_meter import RequestMeter
 
 
 def make_guard(rule: Rule, metrics: FakeMetrics | None = None) -> Guard:

@@ -9,29 +9,29 @@ import httpx
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tests.support.fakes import FakeMetrics
 from tests.support.lane_messages import RestMessage
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Code, PermissionDenied
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.model_config import LoggingConfig, ModelConfig
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.response_cache import ResponseCaches
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.frontends.request_meter import RequestMeter
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
-from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.request_log.options import RequestLogOptions, Rotation
-from tpuserve_server.request_log.request_logs import RequestLogs
-from tpuserve_server.request_log.writer import LogWriter
-from tpuserve_server.telemetry.observers import Observers
-from tpuserve_server.telemetry.request_record import RequestRecord
-from tpuserve_server.telemetry.trace_context import TraceContext, TraceHeaders
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.response_cache import ResponseCaches
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Code, PermissionDenied
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.writer import LogWriter
+from tpuserve_server.observe.requests.observers import Observers
+from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.trace_context import TraceContext, TraceHeaders
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
+from tpuserve_server.protocols.table import rpc_table
 
 TRACE = TraceContext("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "b7ad6b7169203331")
 DENIED = "denied"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.types import ServableId
 
 ID = ServableId("m", 3)
 

@@ -1,8 +1,8 @@
 """Overload gates that accept every request, or refuse every request."""
 
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.traffic import Traffic
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.traffic import Traffic
 
 # No version serves, so none refuses.
 OPEN_GATE = OverloadGate(tuple, Traffic(), SystemClock())

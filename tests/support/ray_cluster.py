@@ -95,7 +95,7 @@ def deploy(args: dict[str, Any], **options: object) -> None:
     application = {
         "name": NAME,
         "route_prefix": "/",
-        "import_path": "tpuserve_server.process.ray_serve:app",
+        "import_path": "tpuserve_server.startup.ray_serve:app",
         "args": args,
         "deployments": [{"name": "tpuserve", **options}],
     }

@@ -10,19 +10,19 @@ from google.protobuf.message import Message
 
 from tests.support.fake_device import RecordingMetrics
 from tests.support.fakes import FakeMetrics
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.service import InferenceService
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.frontends.rest import RestOptions, rest_app
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
-from tpuserve_server.frontends.table import rpc_table
-from tpuserve_server.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
+from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 

@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 from starlette.routing import Route
 
-from tpuserve_server.app import Server
-from tpuserve_server.frontends.oip_rest import route as oip
-from tpuserve_server.frontends.rest import RestApp
-from tpuserve_server.frontends.tf_rest import route as tf
-from tpuserve_server.identity.access import Access
+from tpuserve_server.access.access import Access
+from tpuserve_server.protocols.oip_rest import route as oip
+from tpuserve_server.protocols.rest import RestApp
+from tpuserve_server.protocols.tf_rest import route as tf
+from tpuserve_server.startup.app import Server
 
 # Values of the groups in patterns and templates.
 VALUES: Final = {"model": "m", "version": "1", "label": "l", "region": "r", "repository": "x", "name": "n"}

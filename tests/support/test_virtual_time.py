@@ -8,8 +8,8 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import ServableId
 
 
 class Bench:

@@ -9,14 +9,14 @@ import numpy as np
 from tests.support.fake_device import DOUBLE_WIDE, RecordingMetrics
 from tests.support.virtual_time import VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
 
 # A row's value encodes its request and its index. A request has fewer rows than this.
 _ROWS = 1000

@@ -18,8 +18,8 @@ from typing import TypeVarTuple, Unpack
 
 import numpy as np
 
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.types import Signature, Tensors, TensorSpec
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.terms.types import Signature, Tensors, TensorSpec
 
 _Arguments = TypeVarTuple("_Arguments")
 _Callback = Callable[..., object]

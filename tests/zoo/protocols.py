@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_formats.messages.oip import ModelInferRequest, ModelInferResponse
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.terms.types import Array, Tensors
 
 # Elements and empty lists of a JSON body. Larger forms are left to the binary protocols.
 MOST_JSON = 100_000

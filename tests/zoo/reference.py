@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.zoo.catalogue.operation import Operation
 from tests.zoo.fork import Ended, Fork, Hung
 from tests.zoo.sandbox import PATIENCE_S
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.terms.types import Array, Tensors
 
 Outputs = dict[str, Array]
 

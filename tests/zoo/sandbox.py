@@ -15,9 +15,9 @@ import httpx
 from tests.support.served_model import ServedModel
 from tests.zoo.fork import Ended, Fork, Hung
 from tests.zoo.protocols import Request
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.frontends.rpc import CallContext, UnaryMethod
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
 
 # A run that takes longer has hung.
 PATIENCE_S: Final = 3.0

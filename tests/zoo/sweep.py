@@ -14,7 +14,7 @@ from tests.zoo.forms import Form, Kind, forms
 from tests.zoo.protocols import Protocol, Request, read, write
 from tests.zoo.reference import Outputs, Reference
 from tests.zoo.sandbox import Outcome, Verdict
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.terms.types import Array, Tensors
 
 # Limits of one request.
 MOST_MS: Final = 200.0

@@ -3,28 +3,183 @@
 They run one after the other, before a session opens the version, because each holds all of the weights.
 """
 
+import contextlib
 import gc
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpuserve_exporter.checks.parity import list_cases
+import numpy as np
+
+from tpuserve_exporter.checks.difference import COARSE
+from tpuserve_exporter.checks.parity import compare_cases, list_cases
 from tpuserve_exporter.checks.parity_result import ParityResult
-from tpuserve_exporter.checks.program_runs import run_programs
+from tpuserve_exporter.checks.program_answers import ProgramAnswers, list_answers
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, run_raw_images
-from tpuserve_exporter.checks.recorded_answers import RecordedAnswers
-from tpuserve_exporter.checks.tpu_numerics import compare_numerics
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
+from tpuserve_exporter.programs.host_model import HOST_FOLDER
+from tpuserve_exporter.programs.program_model import ProgramModel
 from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.runnable import Sampled
+from tpuserve_exporter.runnable import Runnable, Sampled
 from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
 from tpuserve_exporter.samples.samples import find_samples, take_rows
 from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel
+from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
+
+
+class RecordedAnswers:
+    """A model that repeats recorded answers. For other inputs it raises KeyError, which is an error in the exporter."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, bytes], Tensors | Exception] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def knows(self, signature: Signature) -> bool:
+        """Return whether any answer for the signature is recorded."""
+        return any(name == signature.name for name, _ in self._answers)
+
+    def record(self, model: Runnable, signature: Signature, requests: Iterable[Tensors]) -> None:
+        """Run `model` on the inputs and keep its answers. TensorFlow errors are kept too, and `run` raises them."""
+        import tensorflow as tf
+
+        for inputs in requests:
+            key = (signature.name, _digest(inputs))
+            if key not in self._answers:
+                try:
+                    self._answers[key] = model.run(signature, inputs)
+                except tf.errors.OpError as error:
+                    self._answers[key] = error
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Return the recorded outputs by name. Raises tf.errors.OpError if the model did."""
+        answer = self._answers[signature.name, _digest(inputs)]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _digest(inputs: Tensors) -> bytes:
+    """Return a digest of names, dtypes, shapes and values."""
+    digest = hashlib.sha256()
+    for name, value in sorted(inputs.items()):
+        array = np.asarray(value)
+        digest.update(f"{name}:{array.dtype}{array.shape}".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+    return digest.digest()
+
+
+def run_programs(
+    version: Path,
+    device: ManifestDevice,
+    signatures: Mapping[str, Signature],
+    samples: Mapping[str, Tensors],
+    options: ExportOptions,
+    progress: Progress,
+    warn: Callable[[str], None],
+    *,
+    in_bfloat16: bool = False,
+) -> dict[str, RecordedAnswers]:
+    """Return the programs' answers to every case of every signature, by their name in the comparison, one per length.
+
+    With `in_bfloat16`, operands of products are rounded to bfloat16, as on a TPU. `warn` takes the names of programs
+    that had no inputs.
+
+    Raises:
+        ParityFailed: if a program does not run.
+        SessionLoadFailed: if the host part does not load.
+        SamplesUnfit: if inputs cannot be padded.
+    """
+    title = "Emulate a TPU's bfloat16 products" if in_bfloat16 else "Run the device programs on the CPU"
+    with progress.step(title) as step, _open_host(version, device) as host:
+        ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
+        answers = {}
+        for done, (way, programs) in enumerate(ways.items()):
+            step.advance(done, len(ways))
+            answers[way], left = _run(programs, signatures, samples, options)
+            for name in left:
+                warn(
+                    f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
+                )
+        step.detail = f"{sum(map(len, answers.values()))} request(s)"
+    gc.collect()
+    return answers
+
+
+def _run(
+    programs: ProgramAnswers,
+    signatures: Mapping[str, Signature],
+    samples: Mapping[str, Tensors],
+    options: ExportOptions,
+) -> tuple[RecordedAnswers, list[str]]:
+    """Return the answers, and the signatures whose inputs are too long for these programs."""
+    answers, left = RecordedAnswers(), []
+    for name, signature in signatures.items():
+        if not programs.has(signature):
+            continue
+        if programs.takes(signature, samples[name]):
+            cases = list_cases(signature, samples[name], options.batch_sizes, padded=True)
+            answers.record(programs, signature, (case.inputs for case in cases))
+        else:
+            left.append(name)
+    return answers, left
+
+
+@contextlib.contextmanager
+def _open_host(version: Path, device: ManifestDevice) -> Iterator[SessionModel | None]:
+    if all(entry.host is None for entry in device.signatures.values()):
+        yield None
+        return
+    with open_session(version / HOST_FOLDER) as host:
+        yield host
+
+
+# Emulates products of bfloat16 operands on the CPU, as on a TPU, and compares the answers (`--tpu-numerics`).
+#
+# The emulation omits other TPU differences: the order of sums, and its own functions for exp, tanh and others.
+
+_TOLERANCE = COARSE["bfloat16"]
+
+
+def compare_numerics(
+    version: Path,
+    device: ManifestDevice,
+    signatures: Mapping[str, Signature],
+    samples: Mapping[str, Tensors],
+    source: Runnable,
+    options: ExportOptions,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> dict[str, ParityResult]:
+    """Compare every program's emulated answers with the source's, by signature. Differences do not fail the export.
+
+    `warn` takes differences beyond bfloat16's usual ones, and rows with another first class. Raises as `run_programs`.
+    """
+    answers = run_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
+    found = {}
+    for name, signature in signatures.items():
+        ways = {way: one for way, one in answers.items() if one.knows(signature)}
+        if not ways:
+            continue
+        sizes = options.batch_sizes
+        found[name] = compare_cases(signature, samples[name], sizes, source, ways, _TOLERANCE, padded=False)
+        for warning in _warnings(name, found[name]):
+            warn(warning)
+    return found
+
+
+def _warnings(name: str, result: ParityResult) -> list[str]:
+    emulated = "with bfloat16 products, as on a TPU (emulated)"
+    beyond = [f"{name}, {emulated}: {one.difference.beyond}" for one in result.failed[:1]]
+    others = result.other_classes()
+    return beyond + ([f"{name}, {emulated}: the first class differs ({', '.join(others)} rows)"] if others else [])
+
 
 # The row-independence check needs neighbours, even if the largest batch has only one row.
 LEAST_ROWS = 4

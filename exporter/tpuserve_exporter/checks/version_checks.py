@@ -4,26 +4,207 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tpuserve_exporter.checks.answer_checks import AnswerChecks, Answers
-from tpuserve_exporter.checks.case_runs import CaseResults, CaseRunner, check_sequences
-from tpuserve_exporter.checks.difference import COARSE, Tolerance
-from tpuserve_exporter.checks.padding_independence import check_padding
+from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences
+from tpuserve_exporter.checks.difference import COARSE, Tolerance, compare
 from tpuserve_exporter.checks.parity import compare_cases, require_parity, require_shapes
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
-from tpuserve_exporter.checks.training_left import find_training
-from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.options.export_options import ExportOptions
+from tpuserve_exporter.checks.repeated_answers import Change, find_change
+from tpuserve_exporter.checks.row_independence import (
+    Finding,
+    count_fixed_rows,
+    find_dependence,
+    find_dependence_in_fixed,
+)
+from tpuserve_exporter.checks.sequence_padding import pad_sequence
+from tpuserve_exporter.checks.training_left import (
+    describe_change,
+    describe_harmless,
+    describe_statistics,
+    find_training,
+)
+from tpuserve_exporter.dataflow.dependence import Dependence
+from tpuserve_exporter.errors import OptionConflict, ParityFailed, SamplesUnfit, TrainingMode, reason_of
+from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
 from tpuserve_exporter.progress import Progress
 from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import check_lengths, refusal_of
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.samples.samples import add_neighbours, check_lengths, distinct_rows, refusal_of, take_rows
+from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.loaded_tflite import TfliteModel
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE
 from tpuserve_formats.manifest.device import ManifestDevice
+
+
+class Answers(NamedTuple):
+    """The results for one signature."""
+
+    deterministic: bool
+    rows_independent: bool
+
+
+class AnswerChecks:
+    """The answer checks of one version. `warn` takes messages for the user about a signature that passes."""
+
+    def __init__(
+        self,
+        options: ExportOptions,
+        progress: Progress,
+        warn: Callable[[str], None],
+        session: SessionModel,
+        tolerance: Tolerance,
+        *,
+        of_tf1_graph: bool,
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._warn = warn
+        self._session = session
+        self._tolerance = tolerance
+        self._of_tf1_graph = of_tf1_graph
+
+    def check(self, signature: Signature, samples: Tensors, training: Dependence) -> Answers:
+        """Check one signature.
+
+        Raises TrainingMode for changing answers and for batch statistics, OptionConflict for --batching.
+        """
+        has_rows = signature.is_batchable or count_fixed_rows(signature, samples) > 1
+        title = "Check that rows of {} are independent" if has_rows else "Repeat a request to {}"
+        with self._progress.step(title.format(signature.name)) as step:
+            change, difference = find_change(signature, samples, self._session, self._tolerance)
+            found = self._find_dependence(signature, samples) if change is Change.NEVER else Finding(checked=False)
+            step.detail = _describe(change, found) if has_rows else str(change) or "the same answer"
+        if change is not Change.NEVER:
+            self._refuse_change(describe_change(signature.name, change, difference, training))
+            return Answers(deterministic=False, rows_independent=False)
+        for warning in describe_harmless(signature.name, training):
+            self._warn(warning)
+        if found.dependence or signature.is_batchable:
+            self._refuse_statistics(signature, found, training)
+        if signature.is_batchable:
+            self._refuse_batching(signature, found)
+            self._warn_of_rows(signature, found)
+        elif found.dependence and not training.sees_all:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}")
+        return Answers(deterministic=True, rows_independent=signature.is_batchable and found.independent)
+
+    def _find_dependence(self, signature: Signature, samples: Tensors) -> Finding:
+        """Look for dependence between rows, also in a fixed batch. Skip the check if inputs or outputs have no rows."""
+        if signature.is_batchable:
+            if len(distinct_rows(samples)) < 2:
+                samples = add_neighbours(signature, samples, LEAST_ROWS, self._session)
+            return find_dependence(signature, samples, self._session, self._tolerance)
+        if (rows := count_fixed_rows(signature, samples)) > 1:
+            return find_dependence_in_fixed(signature, samples, rows, self._session, self._tolerance)
+        return Finding(checked=False)
+
+    def _refuse_change(self, message: str) -> None:
+        if not self._options.model.allow_nondeterminism:
+            raise TrainingMode(message)
+        self._warn(f"{message}. The export compares only shapes with the source, and requests do not share batches")
+
+    def _warn_of_rows(self, signature: Signature, found: Finding) -> None:
+        if found.dependence:
+            self._warn(f"a row of {signature.name} depends on {found.dependence}. Requests do not share batches")
+        elif not found.checked:
+            self._warn(
+                f"all rows of {signature.name} get the same answer, so that their independence is not checked. "
+                "Requests do not share batches. Use --check with rows that differ"
+            )
+
+    def _refuse_statistics(self, signature: Signature, found: Finding, training: Dependence) -> None:
+        if not training.statistics or found.independent:
+            return
+        message = describe_statistics(signature.name, training, of_tf1_graph=self._of_tf1_graph)
+        if not self._options.model.allow_batch_statistics:
+            raise TrainingMode(message)
+        self._warn(message)
+
+    def _refuse_batching(self, signature: Signature, found: Finding) -> None:
+        if self._options.batching is None or found.independent:
+            return
+        why = (
+            f"depends on {found.dependence}"
+            if found.dependence
+            else ("may depend on others, because all rows get the same answer")
+        )
+        raise OptionConflict(
+            f"--batching in-graph joins rows of several calls, and a row of {signature.name} {why}. Omit --batching"
+            + ("" if found.dependence else ", or use --check with rows that differ")
+        )
+
+
+def _describe(change: Change, found: Finding) -> str:
+    if change is not Change.NEVER:
+        return "no, answers change"
+    return "no" if found.dependence else "yes" if found.checked else "not checked"
+
+
+# A few rows are enough, because another check tests whether rows depend on each other.
+_ROWS = 4
+
+
+def check_padding(
+    signature: Signature, samples: Tensors, sequences: SequenceOptions, model: Runnable, tolerance: Tolerance
+) -> int:
+    """Compare unpadded rows with the same rows padded to each bucket, by one element or more.
+
+    Cut outputs as servers do, in free dimensions that have the padded length. Return the number of comparisons.
+
+    Raises:
+        ParityFailed: for the first difference beyond the tolerance.
+        SamplesUnfit: if a padding value has the wrong dtype, or the model fails on the rows.
+    """
+    buckets = [bucket for bucket in sequences.buckets if bucket > 1]
+    for bucket in buckets:
+        rows = _crop(signature, take_rows(samples, slice(0, _ROWS)), bucket - 1)
+        padded = {
+            name: pad_sequence(name, signature.inputs[name], value, bucket, sequences.pad_values.get(name))
+            for name, value in rows.items()
+        }
+        expected = _run(model, signature, rows, f"rows of up to {bucket - 1}")
+        actual = _cut(signature, _run(model, signature, padded, f"rows padded to {bucket}"), expected, bucket)
+        difference = compare(expected, actual, tolerance)
+        if difference.beyond:
+            raise ParityFailed(
+                f"{signature.name}, rows padded to {bucket}: {difference.beyond}. A model that is padded must mask "
+                "its padding. Omit --sequence-buckets, or set --pad-value to the value that the model masks"
+            )
+    return len(buckets)
+
+
+def _crop(signature: Signature, inputs: Tensors, longest: int) -> Tensors:
+    return {
+        name: value[
+            tuple(slice(longest if axis in signature.inputs[name].free_axes else None) for axis in range(value.ndim))
+        ]
+        for name, value in inputs.items()
+    }
+
+
+def _cut(signature: Signature, outputs: Tensors, like: Tensors, bucket: int) -> Tensors:
+    return {name: _cut_one(signature.outputs[name], value, like[name], bucket) for name, value in outputs.items()}
+
+
+def _cut_one(spec: TensorSpec, value: Array, like: Array, bucket: int) -> Array:
+    if value.ndim != like.ndim:
+        return value
+    ends = [
+        like.shape[axis] if axis in spec.free_axes and size == bucket else None for axis, size in enumerate(value.shape)
+    ]
+    return value[tuple(map(slice, ends))]
+
+
+def _run(model: Runnable, signature: Signature, inputs: Tensors, what: str) -> Tensors:
+    import tensorflow as tf
+
+    try:
+        return model.run(signature, inputs)
+    except (tf.errors.OpError, SamplesUnfit) as error:
+        raise SamplesUnfit(f"{signature.name} fails on {what}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

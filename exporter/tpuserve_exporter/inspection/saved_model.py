@@ -1,14 +1,13 @@
 """Reads a SavedModel, with or without this exporter's manifest."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
-from tpuserve_exporter.inspection.stablehlo_modules import describe_modules
 from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.signature import Signature, read_signatures
@@ -20,8 +19,28 @@ from tpuserve_exporter.version.warmup import WARMUP_FILE
 from tpuserve_formats.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+
+_OPERATION = "XlaCallModule"
+
+
+def describe_modules(graph: "GraphDef") -> str | None:
+    """Return a text such as `3 for CPU, TPU (version 9)`, or None if the graph has no modules."""
+    functions = (function.node_def for function in graph.library.function)
+    nodes = [node for nodes in (graph.node, *functions) for node in nodes if node.op == _OPERATION]
+    if not nodes:
+        return None
+    platforms = _join({one.decode() for node in nodes for one in node.attr["platforms"].list.s})
+    versions = _join({str(node.attr["version"].i) for node in nodes})
+    return f"{len(nodes)} for {platforms or 'any platform'} (version {versions})"
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
 
 _PREDICT = "tensorflow/serving/predict"
 

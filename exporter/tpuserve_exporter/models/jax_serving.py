@@ -2,22 +2,138 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
-from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
-from tpuserve_exporter.models.jax_rows import Operations, goes_by_rows, list_operations
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.tree_path import variable_name
 from tpuserve_exporter.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+# A function of any number of rows, made of functions of fixed sizes. It pads rows to the next size and cuts outputs.
+#
+# It serves models that a framework cannot lower with a free number of rows. The graph chooses the size
+# (tf.switch_case), so each size is a separate program with fixed shapes, as TPUs require.
+
+# Named tensors in by keyword, named tensors out.
+TensorFunction: TypeAlias = "Callable[..., Mapping[str, tf.Tensor]]"
+
+
+class BucketedFunction:
+    """A callable that takes tensors by keyword and calls the function of the smallest sufficient size.
+
+    `functions` maps each size to a function, which takes exactly that many rows of each input in `batched` and the
+    other inputs unchanged. Outputs whose first dimension is the size are cut to the number of rows in the request.
+    """
+
+    def __init__(self, functions: Mapping[int, TensorFunction], batched: tuple[str, ...]) -> None:
+        self._functions = dict(sorted(functions.items()))
+        self._batched = batched
+
+    def __call__(self, **inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        """Compute the outputs by name.
+
+        The graph raises InvalidArgumentError for zero rows, for unequal numbers of rows, and for more rows than the
+        largest size.
+        """
+        import tensorflow as tf
+
+        sizes = list(self._functions)
+        rows = self._count_rows(inputs)
+        which = tf.searchsorted(tf.constant(sizes, tf.int32), [rows])[0]
+        branches = {index: self._branch(size, inputs, rows) for index, size in enumerate(sizes)}
+        outputs: dict[str, tf.Tensor] = tf.switch_case(which, branches)
+        return outputs
+
+    def _count_rows(self, inputs: "Mapping[str, tf.Tensor]") -> "tf.Tensor":
+        import tensorflow as tf
+
+        rows = tf.shape(inputs[self._batched[0]])[0]
+        largest = max(self._functions)
+        checks = [
+            tf.debugging.assert_positive(rows, message="there are no rows"),
+            tf.debugging.assert_less_equal(rows, largest, message=f"at most {largest} rows fit into one batch"),
+            *(
+                tf.debugging.assert_equal(tf.shape(inputs[name])[0], rows, message="inputs differ in their rows")
+                for name in self._batched[1:]
+            ),
+        ]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            return tf.identity(rows)
+
+    def _branch(
+        self, size: int, inputs: "Mapping[str, tf.Tensor]", rows: "tf.Tensor"
+    ) -> "Callable[[], dict[str, tf.Tensor]]":
+        def run() -> "dict[str, tf.Tensor]":
+            outputs = self._functions[size](
+                **{name: self._pad(name, value, rows, size) for name, value in inputs.items()}
+            )
+            return {name: _cut(value, rows, size) for name, value in outputs.items()}
+
+        return run
+
+    def _pad(self, name: str, value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
+        """Pad with copies of the last row, as servers do. Rows of zeros could make a model divide by zero."""
+        import tensorflow as tf
+
+        if name not in self._batched:
+            return value
+        padded = tf.gather(value, tf.minimum(tf.range(size), rows - 1))
+        padded.set_shape([size, *value.shape[1:]])
+        return padded
+
+
+def _cut(value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
+    """Cut an output to `rows`. The first dimension becomes free, because all branches must return the same shapes."""
+    return value[:rows] if value.shape.rank and value.shape[0] == size else value
+
+
+# Detection of JAX functions whose Python code branches on the number of rows: `if rows % 2`, `if x.shape[0] == 4`.
+#
+# With a symbolic number of rows, JAX evaluates a comparison that it cannot decide to False. The server would then run
+# one branch for all sizes. This module compares operations. Branches that differ only in constants show in the parity
+# check.
+
+Operations = tuple[str, ...]
+# An odd size that few models test for. Together with powers of two it exposes `rows % 2`.
+_ODD = 3
+
+
+def goes_by_rows(operations_of: Callable[[int], Operations], batch_sizes: tuple[int, ...]) -> bool:
+    """Return whether the function's operations change with the number of rows.
+
+    A single row is not compared, because JAX broadcasts dimensions of size 1.
+    """
+    return len({operations_of(rows) for rows in {*batch_sizes, _ODD} if rows > 1}) > 1
+
+
+def list_operations(
+    call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]],
+    params: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+) -> Operations:
+    """List the function's operations for arguments of these shapes, in order, including nested functions and loops."""
+    import jax
+
+    return tuple(_walk(jax.jit(call).trace(params, inputs).jaxpr.jaxpr))
+
+
+def _walk(jaxpr: Any) -> Iterator[str]:  # noqa: ANN401 - jax has no types here
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(inner := getattr(inner, "jaxpr", inner), "eqns"):
+                    yield from _walk(inner)
+
 
 PLATFORMS = ("cpu", "tpu")
 # Calling convention version of modules in the graph. TensorFlow reads JAX's default, 10, since 2.20, and 9 for longer.

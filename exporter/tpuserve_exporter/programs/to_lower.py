@@ -2,10 +2,11 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,21 +15,280 @@ from tpuserve_exporter.models.jax_function import JaxFunction
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.programs.buckets import Bucket
 from tpuserve_exporter.programs.device_programs import ModelToLower
-from tpuserve_exporter.programs.graph_part import GraphPart
 from tpuserve_exporter.programs.host_model import describe_host
 from tpuserve_exporter.programs.host_part import HostPart, split
-from tpuserve_exporter.programs.jax_part import JaxPart
-from tpuserve_exporter.programs.weights import GraphWeights
+from tpuserve_exporter.programs.lowering import (
+    LoweredGraph,
+    count_results,
+    export_function,
+    export_module,
+    lower_graph,
+    shape_of,
+)
 from tpuserve_exporter.programs.weights_file import Weight
 from tpuserve_exporter.signature import Array, Signature
 from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
 from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_exporter.sources.graph_operations import called_by
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
 from tpuserve_formats.manifest.device import DeviceSignature
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import tensorflow as tf
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+
+_KERNELS = "XLA_CPU_JIT"
+# A compiler takes these as arguments, or TensorFlow removes them before the compilation.
+_NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
+_COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
+_MOST_PLACES = 3
+_STRINGS = (
+    "Move the conversion between strings and numbers to the host part of a signature: --signature NAME=image_bytes, "
+    "tf_example, classify or pkg.module:function"
+)
+# Advice by prefixes of operation names.
+_ADVICE = (
+    (("DecodeJpeg", "DecodePng", "DecodeImage", "DecodeBmp", "DecodeGif", "DecodeAndCrop", "ExtractJpeg"),
+     "Image files are decoded on the host. Remove decoding from the model, and use --signature NAME=image_bytes"),
+    (("ParseExample", "ParseSequence", "ParseSingle", "DecodeRaw", "DecodeCSV"),
+     "tf.Examples are parsed on the host. Remove parsing from the model, and use --signature NAME=tf_example"),
+    (("LookupTable", "HashTable", "MutableHash", "MutableDense", "AnonymousHash", "InitializeTable"),
+     "Vocabularies are looked up on the host. Move the lookup to a signature of your own, --signature "
+     "NAME=pkg.module:function"),
+    (("String", "Static", "Regex", "AsString", "Substr", "Unicode", "EncodeBase64", "DecodeBase64", "ReduceJoin",
+      "Wordpiece", "Sentencepiece"),
+     _STRINGS),
+    (("CombinedNonMaxSuppression", "NonMaxSuppression"),
+     "Use tf.image.non_max_suppression_padded with pad_to_max_output_size=True, which can be compiled"),
+    (("Sparse",), "Pad sparse tensors and mask the padding. tpuserve_exporter.dense_lookup does this for embeddings"),
+    (("Ragged",), "Pad ragged tensors with to_tensor() and a shape, and mask the padding"),
+    (("PyFunc", "EagerPyFunc", "Print"), (
+        "A device runs no Python and no prints. Remove the operation from the served model"
+    )),
+    (("BatchFunction",), "The server batches for a device. Export without --batching in-graph"),
+)  # fmt: skip
+
+
+def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -> str:
+    """Explain why TensorFlow failed with `error` to lower the graph."""
+    found = find_unsupported(graph)
+    for operation, node in _COMPLAINT.findall(str(error)):
+        if operation not in _NO_KERNEL_NEEDED:
+            found.setdefault(operation, [node])
+    if not found and "T=DT_STRING" in str(error):
+        return f"the model has strings, but a TPU has none. {_STRINGS}"
+    if not found:
+        return f"cannot lower the model for a TPU: {reason_of(error)[:300]}"
+    named = [f"{operation} (in {_places(nodes)})" for operation, nodes in sorted(found.items())]
+    advice = dict.fromkeys(_advise(operation) for operation in sorted(found))
+    return f"a TPU does not support {', '.join(named)}. {'. '.join(advice)}"
+
+
+def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[str, list[str]]:
+    """Find operations that the compiler does not support, each with the names of its nodes in the model."""
+    found: dict[str, list[str]] = {}
+    for node in _all_nodes(graph):
+        if node.op not in _NO_KERNEL_NEEDED and not _is_compiled(node.op):
+            found.setdefault(node.op, []).append(node.name)
+    return found
+
+
+def check_strings(signature: Signature) -> None:
+    """Raise CannotLower if an input or output has strings."""
+    tensors = (("input", signature.inputs), ("output", signature.outputs))
+    named = [f"{what} {name!r}" for what, specs in tensors for name, spec in specs.items() if spec.dtype == "string"]
+    if named:
+        raise CannotLower(f"{signature.name}: {' and '.join(named)} hold(s) strings, but a TPU has none. {_STRINGS}")
+
+
+def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[NodeDef]":
+    """Yield the nodes of the graph and of every function that it calls, each once, without the calls themselves."""
+    graph_def = graph.graph.as_graph_def()
+    functions = {function.signature.name: function.node_def for function in graph_def.library.function}
+    called, waiting = set[str](), list(graph_def.node)
+    while waiting:
+        node = waiting.pop()
+        if node.op not in functions:
+            yield node
+        new = (called_by(node) & functions.keys()) - called
+        called |= new
+        waiting += [one for name in new for one in functions[name]]
+
+
+def _is_compiled(operation: str) -> bool:
+    """Return whether the operation has a compiler kernel. The first compilation in a process registers the kernels."""
+    from tensorflow.python.framework import kernels
+
+    return any(one.device_type == _KERNELS for one in kernels.get_registered_kernels_for_op(operation).kernel)
+
+
+def _places(nodes: list[str]) -> str:
+    """List names of nodes, which contain the layer: `model/decoder/nms/CombinedNonMaxSuppression`."""
+    more = f" and {len(nodes) - _MOST_PLACES} more" if len(nodes) > _MOST_PLACES else ""
+    return f"{', '.join(nodes[:_MOST_PLACES])}{more}"
+
+
+def _advise(operation: str) -> str:
+    for prefixes, advice in _ADVICE:
+        if operation.startswith(prefixes):
+            return advice
+    return f"Write the model without {operation}, or move it to a signature of your own (docs/how-to/tpu)"
+
+
+class GraphWeights:
+    """The weights that TensorFlow functions capture: variables, and constants from outside of the functions.
+
+    A weight that several functions capture has one name. Iteration lists the weights that `name_of` has named.
+    """
+
+    def __init__(self, trackables: Iterable[Any], variables: "Iterable[tf.Variable]" = ()) -> None:
+        """Use the names in `trackables` for their variables. Other `variables` keep their own names."""
+        named = list(named_variables(trackables))
+        known = {id(variable.handle) for _, variable in named}
+        named += [(one.name.removesuffix(":0"), one) for one in variables if id(one.handle) not in known]
+        self._variables = {id(variable.handle): (name, variable) for name, variable in named}
+        self._names: dict[int, str] = {}
+        self._weights: dict[str, Weight] = {}
+        # The keys are addresses, so captured objects must stay alive as long as this object.
+        self._captured: list[Any] = []
+
+    def name_of(self, captured: Any) -> str:  # noqa: ANN401 - a handle or a tensor
+        """Return the weight's name in the file. Raises CannotLower for another resource, such as a table."""
+        if id(captured) not in self._names:
+            self._names[id(captured)] = self._add(captured)
+            self._captured.append(captured)
+        return self._names[id(captured)]
+
+    def __iter__(self) -> Iterator[Weight]:
+        yield from self._weights.values()
+
+    def _add(self, captured: Any) -> str:  # noqa: ANN401
+        import tensorflow as tf
+
+        if id(captured) in self._variables:
+            wanted, variable = self._variables[id(captured)]
+            name = self._unique(wanted)
+            shape, dtype = tuple(variable.shape.as_list()), variable.dtype.base_dtype
+            self._weights[name] = Weight(name, _dtype_name(dtype), shape, lambda: np.asarray(variable.numpy()))
+            return name
+        if captured.dtype in (tf.resource, tf.variant):
+            raise CannotLower(
+                "the model looks up a table or has another resource that is not a variable, but a TPU has none. "
+                "Move the lookup to the host part of a signature, --signature NAME=pkg.module:function"
+            )
+        name = self._unique("constant")
+        shape = tuple(captured.shape.as_list())
+        self._weights[name] = Weight(name, _dtype_name(captured.dtype), shape, lambda: np.asarray(captured.numpy()))
+        return name
+
+    def _unique(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self._weights:
+            name, count = f"{wanted}_{count}", count + 1
+        return name
+
+
+def _dtype_name(dtype: "tf.DType") -> str:
+    return str(np.dtype(dtype.as_numpy_dtype).name)
+
+
+class GraphPart:
+    """A device part of `graph`, which takes and returns tensors by name. The caller keeps its weights in memory."""
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        graph: "tf.types.experimental.ConcreteFunction",
+        weights: GraphWeights,
+    ) -> None:
+        self.name = name
+        self.signature = signature
+        self._graph = graph
+        self._weights = weights
+        self.weights: tuple[str, ...] = ()
+
+    def lower(self, bucket: Bucket) -> bytes:
+        """Return the program for the bucket's shapes. Raises CannotLower with every unsupported operation."""
+        check_strings(self.signature)
+        lowered = self._lower_graph(bucket)
+        self._check_results(lowered)
+        names = [self._weights.name_of(one) for one in lowered.captured]
+        self.weights = self.weights or tuple(dict.fromkeys(names))
+        if len(names) != len(self.weights) or set(names) != set(self.weights):
+            raise CannotLower(
+                f"{self.signature.name}: the model uses different weights at {bucket.name} than at other sizes"
+            )
+        inputs = len(self.signature.inputs)
+        order = [*range(inputs), *(inputs + self.weights.index(name) for name in names)]
+        return export_module(lowered.module, "device", order)
+
+    def _lower_graph(self, bucket: Bucket) -> LoweredGraph:
+        import tensorflow as tf
+
+        inputs = self.signature.inputs.items()
+        specs = [tf.TensorSpec(bucket.shape(spec), spec.dtype, name=_argument(name)) for name, spec in inputs]
+
+        def run(*tensors: "tf.Tensor") -> "list[tf.Tensor]":
+            outputs = self._graph(**dict(zip(self.signature.inputs, tensors, strict=True)))
+            return [outputs[name] for name in self.signature.outputs]
+
+        try:
+            return lower_graph(run, specs)
+        except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+            raise CannotLower(f"{self.signature.name}: {explain(self._graph, error)}") from error
+
+    def _check_results(self, lowered: LoweredGraph) -> None:
+        """Raise CannotLower if the module returns new values of variables in addition to its outputs."""
+        if count_results(lowered.module) != len(self.signature.outputs):
+            raise CannotLower(
+                f"{self.signature.name} changes its own variables when it is called (a counter, a state, training "
+                "statistics), but a device program only computes outputs. Export the model in inference mode, or "
+                "omit --device-programs"
+            )
+
+
+def _argument(name: str) -> str:
+    """Return a valid name of a TensorFlow argument."""
+    return "".join(one if one.isalnum() and one.isascii() else "_" for one in f"input_{name}")
+
+
+class JaxPart:
+    """A device part of a JAX function. Its parameters may be shapes: the served model's variables hold the values."""
+
+    def __init__(self, name: str, signature: Signature, function: JaxFunction) -> None:
+        self.name = name
+        self.signature = signature
+        self._function = function
+        self.weights: tuple[str, ...] = tuple(function.params)
+        self._shapes: Sequence[Any] = [shape_of(leaf.shape, leaf.dtype) for leaf in function.params.values()]
+
+    def lower(self, bucket: Bucket) -> bytes:
+        """Return the program for the bucket's shapes. Raises CannotLower."""
+        inputs = [shape_of(bucket.shape(spec), spec.dtype) for spec in self.signature.inputs.values()]
+        try:
+            return export_function(self._call, [*inputs, *self._shapes], self.name)
+        except Exception as error:  # the user's code may raise anything, inside JAX too
+            raise CannotLower(
+                f"JAX cannot lower the model for a TPU at {bucket.name}: {type(error).__name__}: {reason_of(error)}"
+            ) from error
+
+    def _call(self, *arrays: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JAX's tracers
+        count = len(self.signature.inputs)
+        params = dict(zip(self.weights, arrays[count:], strict=True))
+        named: Mapping[str, Any] = dict(zip(self.signature.inputs, arrays[:count], strict=True))
+        outputs = self._function.call(params, named)
+        return tuple(outputs[name] for name in self.signature.outputs)
+
+    def weight_dtypes(self) -> dict[str, str]:
+        """Return the program's dtypes of weights by name. JAX converts 64-bit values to 32 bits."""
+        return {name: str(shape.dtype) for name, shape in zip(self.weights, self._shapes, strict=True)}
+
 
 _PART = "device"
 

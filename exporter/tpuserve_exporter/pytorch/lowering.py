@@ -1,6 +1,9 @@
 """Lowering of torch.export programs to JAX functions, with torchax's JAX implementation of each ATen operation."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,10 +11,150 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from tpuserve_exporter.errors import CannotLower, reason_of
+from tpuserve_exporter.models.jax_platform import compute_on_cpu
 from tpuserve_exporter.pytorch.arrays import to_numpy
-from tpuserve_exporter.pytorch.own_operations import arange, embedding_bag
-from tpuserve_exporter.pytorch.torchax_start import start_torchax
-from tpuserve_exporter.pytorch.transposed_products import fold_transposes
+
+# Only this tested release needs the workaround below.
+_NEEDS_HELP = "0.0.13"
+# torch now registers these decompositions itself, and refuses a second registration.
+_REGISTERED_TWICE = ("grid_sampler_3d",)
+
+
+def start_torchax() -> None:
+    """Import torchax and its modules that lower operations. The first call takes seconds."""
+    compute_on_cpu()
+    with _names_of_old() if importlib.metadata.version("torchax") == _NEEDS_HELP else contextlib.nullcontext():
+        importlib.import_module("torchax.decompositions")
+        importlib.import_module("torchax.ops.jaten")
+
+
+@contextlib.contextmanager
+def _names_of_old() -> Iterator[None]:
+    """Let torchax look up overloads that torch removed (`aten.prod.dim_Dimname`) and register its decompositions."""
+    from torch._ops import OpOverloadPacket
+
+    find = OpOverloadPacket.__getattr__
+
+    def find_or_stand_in(packet: Any, name: str) -> Any:  # noqa: ANN401 - torch has no types here
+        try:
+            return find(packet, name)
+        except AttributeError:
+            if name.startswith("_"):
+                raise
+            return _Dropped(f"{packet}.{name}")
+
+    OpOverloadPacket.__getattr__ = find_or_stand_in
+    try:
+        _forget_decompositions()
+        yield
+    finally:
+        OpOverloadPacket.__getattr__ = find
+
+
+class _Dropped:
+    """A placeholder for a removed overload: a key in torchax's tables that no operation looks up."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _forget_decompositions() -> None:
+    from torch._decomp import global_decomposition_table
+
+    table = global_decomposition_table["post_autograd"]
+    for operation in [one for one in table if any(name in str(one) for name in _REGISTERED_TWICE)]:
+        del table[operation]
+
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def embedding_bag(
+    weight: Any,  # noqa: ANN401 - arrays or tracers of JAX, here and below
+    indices: Any,  # noqa: ANN401
+    offsets: Any,  # noqa: ANN401
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,  # noqa: ANN401
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Any, None, None, None]:
+    """Compute `aten._embedding_bag` for serving: bags of shape [bags, width], and None for training's outputs.
+
+    torchax's implementation needs the values of `offsets`, which are unknown during lowering.
+
+    `indices` [n] holds the indices of all bags in order, and `offsets` [bags] the start of each bag. The result ignores
+    indices equal to `padding_idx`. An empty bag is zeros.
+    """
+    import jax.numpy as jnp
+
+    if include_last_offset:
+        offsets = offsets[:-1]
+    bags, count = offsets.shape[0], indices.shape[0]
+    bag_of = jnp.sum(jnp.arange(count)[:, None] >= offsets[None, :], axis=1) - 1
+    counts = (indices != padding_idx) & (bag_of >= 0)
+    rows = weight[indices]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    sizes = jnp.zeros(bags, jnp.int32).at[bag_of].add(counts.astype(jnp.int32))[:, None]
+    if mode == _MAX:
+        lowest = jnp.full((bags, weight.shape[1]), -jnp.inf, weight.dtype)
+        largest = lowest.at[bag_of].max(jnp.where(counts[:, None], rows, -jnp.inf))
+        return jnp.where(sizes > 0, largest, 0).astype(weight.dtype), None, None, None
+    total = jnp.zeros((bags, weight.shape[1]), rows.dtype).at[bag_of].add(jnp.where(counts[:, None], rows, 0))
+    return (total / jnp.maximum(sizes, 1).astype(total.dtype) if mode == _MEAN else total), None, None, None
+
+
+def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - sizes of JAX
+    """Compute `aten.arange.start_step`, because jnp.arange takes no step with a free end. Ignores `kwargs` (device)."""
+    import jax.numpy as jnp
+    from torchax.ops.mappings import t2j_dtype
+
+    if not isinstance(step, int) or isinstance(start, float) or isinstance(end, float):
+        return jnp.arange(start, end, step, dtype=dtype and t2j_dtype(dtype))
+    count = -((start - end) // step)
+    return (start + step * jnp.arange(count)).astype(dtype and t2j_dtype(dtype))
+
+
+# Products with a transposed matrix, `x @ weight.T`, as one operation. Every linear layer of torch computes them.
+#
+# Without the fold, XLA on CPUs copies the transposed weights at each call with a single row. For layers of 4096 by
+# 4096, this is 16 times slower and takes twice the memory.
+
+_TRANSPOSE = torch.ops.aten.permute.default
+
+
+def fold_transposes(graph: Any) -> None:  # noqa: ANN401 - torch is untyped here
+    """Let the graph's `mm` and `addmm` take the second matrix without its transpose."""
+    folded = {torch.ops.aten.mm.default: (_mm, 1), torch.ops.aten.addmm.default: (_addmm, 2)}
+    for node in graph.nodes:
+        function, position = folded.get(node.target, (None, 0))
+        if function is None or not _is_transpose(matrix := node.args[position]):
+            continue
+        node.target = function
+        node.update_arg(position, matrix.args[0])
+    graph.eliminate_dead_code()
+
+
+def _is_transpose(node: Any) -> bool:  # noqa: ANN401 - a node of torch.fx
+    return node.op == "call_function" and node.target is _TRANSPOSE and list(node.args[1]) == [1, 0]
+
+
+def _mm(rows: Any, matrix: Any) -> Any:  # noqa: ANN401 - arrays or tracers of JAX, here and below
+    """Multiply rows [n, k] by the transpose of matrix [m, k]. The result is [n, m]."""
+    from jax import lax
+
+    return lax.dot_general(rows, matrix, (((1,), (1,)), ((), ())))
+
+
+def _addmm(bias: Any, rows: Any, matrix: Any, *, beta: float = 1, alpha: float = 1) -> Any:  # noqa: ANN401
+    product = _mm(rows, matrix)
+    return (bias if beta == 1 else beta * bias) + (product if alpha == 1 else alpha * product)
+
 
 # (parameters and buffers by name; inputs in order) → outputs in order. Arrays or tracers of JAX.
 JaxProgram: TypeAlias = Callable[[Mapping[str, Any], Sequence[Any]], Sequence[Any]]

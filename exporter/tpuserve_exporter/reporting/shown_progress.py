@@ -4,6 +4,8 @@ A step of less than a second leaves no line unless it fails or the user sets --v
 """
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,8 +16,33 @@ from rich.markup import escape
 from rich.status import Status
 
 from tpuserve_exporter.progress import Progress, Step
-from tpuserve_exporter.reporting.delayed_signals import delayed_signals
 from tpuserve_exporter.reporting.step_timing import StepTiming
+
+_DELAYED = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def delayed_signals() -> Iterator[None]:
+    """Delay signals until the body ends, and then raise the first one. The body must be short.
+
+    Python runs signal handlers only in the main thread, so this has no effect in other threads.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    # getsignal returns None for handlers of C code, which Python cannot restore.
+    handlers = {number: handler for number in _DELAYED if (handler := signal.getsignal(number)) is not None}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _frame: came.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
 
 # Interval between the lines of a long step in a log, in seconds.
 _REPEAT_S = 10.0

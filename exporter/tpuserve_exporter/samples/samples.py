@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +10,51 @@ import numpy as np
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.runnable import Sampled
-from tpuserve_exporter.samples.made_up_image import make_image
-from tpuserve_exporter.samples.made_up_ragged import make_row_splits
 from tpuserve_exporter.samples.sample_files import SampleFile
 from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+
+# Lengths of rows in turn. Rows are not empty, because a model may compute their means.
+_LENGTHS = (2, 1, 3)
+
+
+def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], Mapping[str, int]]:
+    """Make the row splits of every ragged input by name, and count the values of each input, for `rows` rows."""
+    splits, counts = dict[str, Array](), dict[str, int]()
+    for name, spec in signature.inputs.items():
+        count = _fixed_rows(signature, spec.row_splits) or rows
+        for one in spec.row_splits:
+            lengths = np.resize(_LENGTHS, count)
+            splits[one] = np.concatenate([[0], np.cumsum(lengths)]).astype(signature.inputs[one].dtype)
+            count = int(lengths.sum())
+        if spec.row_splits:
+            counts[name] = count
+    return splits, counts
+
+
+def _fixed_rows(signature: Signature, splits: Sequence[str]) -> int | None:
+    """Return the number of rows of a ragged input, or None if its shape does not fix it."""
+    shape = signature.inputs[splits[0]].shape if splits else None
+    return shape[0] - 1 if shape and shape[0] is not None else None
+
+
+_HEIGHT, _WIDTH = 37, 49
+
+
+def make_image(variant: int) -> bytes:
+    """Make an RGB image with a smooth pattern that depends on `variant`: PNG if it is even, or JPEG if it is odd.
+
+    All images have one size, for graphs that do not resize. A resize would average a noisy pattern to uniform grey.
+    """
+    import tensorflow as tf
+
+    random = np.random.default_rng((_SEED, variant))
+    across, down = np.meshgrid(np.linspace(0, 2 * np.pi, _WIDTH), np.linspace(0, 2 * np.pi, _HEIGHT))
+    waves = random.uniform(0.2, 2, (3, 2))
+    shades = [np.sin(across * wide + down * high + random.uniform(0, 6)) for wide, high in waves]
+    image = np.rint(127.5 + 127.5 * np.stack(shades, axis=-1)).astype(np.uint8)
+    encode = tf.io.encode_jpeg if variant % 2 else tf.io.encode_png
+    return bytes(encode(image).numpy())
+
 
 _SEED = 20
 # Candidate sizes of free dimensions, except the batch.

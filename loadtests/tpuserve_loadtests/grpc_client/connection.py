@@ -3,6 +3,7 @@
 All calls have the same timeout. The connection supports neither compression nor retries.
 """
 
+import struct
 import time
 from itertools import islice
 from typing import Final
@@ -13,13 +14,89 @@ from gevent import get_hub, socket
 from gevent.event import Event
 from gevent.hub import Waiter
 
-from tpuserve_loadtests.grpc_client import frames
 from tpuserve_loadtests.grpc_client.header_block import BadHeaderBlock, decode
 from tpuserve_loadtests.grpc_client.status import GrpcError, NotProcessed, code_name, error_of_http
 
+# HTTP/2 frames for unary gRPC calls (RFC 9113, section 6).
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA: Final = 0
+HEADERS: Final = 1
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITY: Final = 0x20
+
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+
+NO_ERROR: Final = 0
+REFUSED_STREAM: Final = 7
+CANCEL: Final = 8
+
+HEAD_BYTES: Final = 9
+# Defaults for the largest frame and for the receive window, until the peer's settings change them.
+DEFAULT_FRAME_BYTES: Final = 16_384
+DEFAULT_WINDOW_BYTES: Final = 65_535
+LARGEST_WINDOW_BYTES: Final = 2**31 - 1
+
+_HEAD: Final = struct.Struct(">BHBBI")
+_SETTING: Final = struct.Struct(">HI")
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return an encoded frame."""
+    length = len(payload)
+    return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
+
+
+def read_head(buffer: bytearray, at: int) -> tuple[int, int, int, int]:
+    """Return payload length, kind, flags and stream of the frame at an offset."""
+    high, low, kind, flags, stream = _HEAD.unpack_from(buffer, at)
+    return high << 16 | low, kind, flags, stream & 0x7FFFFFFF
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """Return a SETTINGS frame."""
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
+
+
+def read_settings(payload: bytes) -> dict[int, int]:
+    """Parse the payload of a SETTINGS frame."""
+    return dict(_SETTING.iter_unpack(payload[: len(payload) // _SETTING.size * _SETTING.size]))
+
+
+def window_update(stream: int, size_bytes: int) -> bytes:
+    """Return a WINDOW_UPDATE frame, which lets the peer send more data."""
+    return frame(WINDOW_UPDATE, 0, stream, size_bytes.to_bytes(4, "big"))
+
+
+def unpadded(flags: int, payload: bytes) -> bytes:
+    """Return the payload of a DATA or HEADERS frame without padding and priority."""
+    end = len(payload)
+    start = 0
+    if flags & PADDED:
+        start, end = 1, end - payload[0]
+    if flags & PRIORITY:
+        start += 5
+    return payload[start:end]
+
+
 _READ_BYTES: Final = 256 * 1024
 # The connection renews its receive window when half of it is used.
-_WINDOW_BYTES: Final = frames.LARGEST_WINDOW_BYTES
+_WINDOW_BYTES: Final = LARGEST_WINDOW_BYTES
 _LAST_STREAM: Final = 2**31 - 1
 # Response header blocks differ only in a date and a duration. The cache is cleared at this size.
 _MOST_BLOCKS: Final = 10_000
@@ -52,8 +129,8 @@ class Connection:
         self._closed: GrpcError | None = None
         self._is_leaving = False
         self._limit = _LAST_STREAM
-        self._window = self._call_window = frames.DEFAULT_WINDOW_BYTES
-        self._frame_bytes = frames.DEFAULT_FRAME_BYTES
+        self._window = self._call_window = DEFAULT_WINDOW_BYTES
+        self._frame_bytes = DEFAULT_FRAME_BYTES
         self._received_bytes = 0
         self._blocks: dict[bytes, dict[str, str]] = {}
         # The flags and content so far of a header block in several frames.
@@ -95,11 +172,11 @@ class Connection:
         call = self._calls[stream] = _Call(time.monotonic() + self._timeout_s, self._call_window)
         size = len(message) + _PREFIX_BYTES
         prefix = b"\0" + len(message).to_bytes(4, "big")
-        headers = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, head)
+        headers = frame(HEADERS, END_HEADERS, stream, head)
         try:
             if size <= self._window and size <= call.window and size <= self._frame_bytes:
                 self._window -= size
-                self._send(headers + frames.frame(frames.DATA, frames.END_STREAM, stream, prefix + message))
+                self._send(headers + frame(DATA, END_STREAM, stream, prefix + message))
             else:
                 self._send(headers)
                 self._send_in_parts(stream, call, prefix + message)
@@ -108,7 +185,7 @@ class Connection:
         finally:
             if self._calls.pop(stream, None) is not None and self._closed is None:
                 # The caller's greenlet was interrupted, so cancel the stream.
-                self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
+                self._send(frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big")))
                 self._wake_senders()
         if isinstance(call.outcome, bytes):
             return call.outcome
@@ -121,12 +198,12 @@ class Connection:
 
     def _greet(self) -> None:
         values = {
-            frames.HEADER_TABLE_SIZE: 0,
-            frames.ENABLE_PUSH: 0,
-            frames.INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
+            HEADER_TABLE_SIZE: 0,
+            ENABLE_PUSH: 0,
+            INITIAL_WINDOW_SIZE: _WINDOW_BYTES,
         }
-        more = frames.window_update(0, _WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES)
-        self._send(frames.PREFACE + frames.settings(values) + more)
+        more = window_update(0, _WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
+        self._send(PREFACE + settings(values) + more)
 
     def _send(self, data: bytes) -> None:
         self._out.append(data)
@@ -141,8 +218,8 @@ class Connection:
                 continue
             self._window -= size
             call.window -= size
-            flags = frames.END_STREAM if at + size == len(data) else 0
-            self._send(frames.frame(frames.DATA, flags, stream, data[at : at + size]))
+            flags = END_STREAM if at + size == len(data) else 0
+            self._send(frame(DATA, flags, stream, data[at : at + size]))
             at += size
 
     def _wake_senders(self) -> None:
@@ -172,7 +249,7 @@ class Connection:
             if left_s > 0:
                 gevent.sleep(left_s)
                 continue
-            self._send(frames.frame(frames.RST_STREAM, 0, stream, frames.CANCEL.to_bytes(4, "big")))
+            self._send(frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big")))
             self._finish(stream, GrpcError("DEADLINE_EXCEEDED", f"no response within {self._timeout_s:g} s"))
             self._wake_senders()
 
@@ -182,14 +259,14 @@ class Connection:
             while chunk := self._socket.recv(_READ_BYTES):
                 buffer += chunk
                 at = 0
-                while len(buffer) - at >= frames.HEAD_BYTES:
-                    length, kind, flags, stream = frames.read_head(buffer, at)
-                    if kind != frames.SETTINGS and not self._ready.is_set():
+                while len(buffer) - at >= HEAD_BYTES:
+                    length, kind, flags, stream = read_head(buffer, at)
+                    if kind != SETTINGS and not self._ready.is_set():
                         raise ValueError("the first frame is not SETTINGS")
-                    end = at + frames.HEAD_BYTES + length
+                    end = at + HEAD_BYTES + length
                     if end > len(buffer):
                         break
-                    self._take(kind, flags, stream, bytes(buffer[at + frames.HEAD_BYTES : end]))
+                    self._take(kind, flags, stream, bytes(buffer[at + HEAD_BYTES : end]))
                     at = end
                 del buffer[:at]
             self._end(GrpcError("UNAVAILABLE", "the server closed the connection"))
@@ -199,38 +276,38 @@ class Connection:
             self._end(GrpcError("INTERNAL", f"the server does not speak HTTP/2: {error}"))
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == frames.DATA:
+        if kind == DATA:
             self._take_data(flags, stream, payload)
-        elif kind == frames.HEADERS:
-            self._take_headers(flags, stream, frames.unpadded(flags, payload))
-        elif kind == frames.CONTINUATION:
+        elif kind == HEADERS:
+            self._take_headers(flags, stream, unpadded(flags, payload))
+        elif kind == CONTINUATION:
             first_flags, block = self._parts
-            self._take_headers(first_flags | flags & frames.END_HEADERS, stream, block + payload)
-        elif kind == frames.WINDOW_UPDATE:
+            self._take_headers(first_flags | flags & END_HEADERS, stream, block + payload)
+        elif kind == WINDOW_UPDATE:
             self._take_window(stream, int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
-        elif kind == frames.SETTINGS and not flags & frames.ACK:
-            self._take_settings(frames.read_settings(payload))
-        elif kind == frames.PING and not flags & frames.ACK:
-            self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.RST_STREAM:
+        elif kind == SETTINGS and not flags & ACK:
+            self._take_settings(read_settings(payload))
+        elif kind == PING and not flags & ACK:
+            self._send(frame(PING, ACK, 0, payload))
+        elif kind == RST_STREAM:
             self._take_reset(stream, int.from_bytes(payload[:4], "big"))
-        elif kind == frames.GOAWAY:
+        elif kind == GOAWAY:
             self._take_goaway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
 
     def _take_data(self, flags: int, stream: int, payload: bytes) -> None:
         self._received_bytes += len(payload)
         if self._received_bytes > _WINDOW_BYTES // 2:
-            self._send(frames.window_update(0, self._received_bytes))
+            self._send(window_update(0, self._received_bytes))
             self._received_bytes = 0
         call = self._calls.get(stream)
         if call is None:
             return
-        call.answer += frames.unpadded(flags, payload) if flags & frames.PADDED else payload
-        if flags & frames.END_STREAM:
+        call.answer += unpadded(flags, payload) if flags & PADDED else payload
+        if flags & END_STREAM:
             self._answer(stream, call)
 
     def _take_headers(self, flags: int, stream: int, block: bytes) -> None:
-        if not flags & frames.END_HEADERS:
+        if not flags & END_HEADERS:
             self._parts = (flags, block)
             return
         headers = self._blocks.get(block)
@@ -242,7 +319,7 @@ class Connection:
         if call is None:
             return
         call.headers = {**call.headers, **headers} if call.headers else headers
-        if flags & frames.END_STREAM:
+        if flags & END_STREAM:
             self._answer(stream, call)
 
     def _answer(self, stream: int, call: _Call) -> None:
@@ -267,13 +344,13 @@ class Connection:
             self._loop.run_callback(call.done.switch, None)
 
     def _take_settings(self, values: dict[int, int]) -> None:
-        self._limit = max(values.get(frames.MAX_CONCURRENT_STREAMS, self._limit), 1)
-        self._frame_bytes = values.get(frames.MAX_FRAME_SIZE, self._frame_bytes)
-        window = values.get(frames.INITIAL_WINDOW_SIZE, self._call_window)
+        self._limit = max(values.get(MAX_CONCURRENT_STREAMS, self._limit), 1)
+        self._frame_bytes = values.get(MAX_FRAME_SIZE, self._frame_bytes)
+        window = values.get(INITIAL_WINDOW_SIZE, self._call_window)
         for call in self._calls.values():
             call.window += window - self._call_window
         self._call_window = window
-        self._send(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._send(frame(SETTINGS, ACK, 0))
         self._ready.set()
         self._wake_senders()
 
@@ -288,12 +365,12 @@ class Connection:
         call = self._calls.get(stream)
         if call is None:
             return
-        if code == frames.REFUSED_STREAM:
+        if code == REFUSED_STREAM:
             self._finish(stream, NotProcessed("UNAVAILABLE", "the server refused the stream"))
-        elif code == frames.NO_ERROR and "grpc-status" in call.headers:
+        elif code == NO_ERROR and "grpc-status" in call.headers:
             self._answer(stream, call)
         else:
-            name = "CANCELLED" if code == frames.CANCEL else "UNAVAILABLE"
+            name = "CANCELLED" if code == CANCEL else "UNAVAILABLE"
             self._finish(stream, GrpcError(name, f"the server reset the stream, code {code}"))
 
     def _take_goaway(self, last_stream: int) -> None:

@@ -1,16 +1,201 @@
 """Recorded requests from the server's request log, as TFRecord or JSON lines, and from warm-up files (TFRecord)."""
 
+import base64
+import json
+import math
+import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self, TypeAlias
 
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from tpuserve_client import dtypes, tensor
+from tpuserve_client.dtypes import STRING, Array, DType
 from tpuserve_formats.counted import counted
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.messages import official
+from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
-from tpuserve_loadtests.recording.json_log import read_json_log
-from tpuserve_loadtests.recording.prediction_log import Logged, read_prediction_log
+from tpuserve_formats.varint import read_varint
+
+# PredictionLogs (tensorflow_serving/apis/prediction_log.proto) in binary form, with request and response.
+#
+# The parser reads the message field by field, because it needs only the encoded inputs and no message class.
+
+# Field numbers: PredictionLog, LogMetadata (apis/logging.proto), PredictLog, PredictRequest.
+_METADATA, _PREDICT_LOG = 1, 6
+_SAMPLING, _TIME = 2, 4
+_RATE: Final = 1
+_REQUEST, _RESPONSE = 1, 2
+_MODEL_SPEC: Final = 1
+# Wire types: protobuf.dev/programming-guides/encoding.
+_VARINT: Final = 0
+_BYTES: Final = 2
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+_DOUBLE: Final = struct.Struct("<d")
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A Predict request of a log.
+
+    `time_s` is in whole Unix seconds. `sampled` is the logged share of requests, or 0 if the log does not state it.
+    `inputs` is an encoded PredictRequest without its model_spec, so it holds the inputs and the output filter. `answer`
+    is an encoded PredictResponse, and empty if it is missing or not requested.
+    """
+
+    model: str
+    signature_name: str
+    time_s: int
+    sampled: float
+    inputs: bytes
+    answer: bytes = b""
+
+
+def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged | None:
+    """Return the request of a PredictionLog, or None for a log without a Predict request.
+
+    Raises ValueError for other bytes.
+    """
+    try:
+        return _logged(record, with_answer)
+    except (DecodeError, FormatError, struct.error) as error:
+        raise ValueError(f"a record is not a PredictionLog: {error}") from None
+
+
+def _logged(record: bytes, with_answer: bool) -> Logged | None:
+    time_s, sampled, request, answer = 0, 0.0, None, b""
+    for number, value, _ in _fields(record):
+        if number == _METADATA and isinstance(value, bytes):
+            time_s, sampled = _metadata(value)
+        elif number == _PREDICT_LOG and isinstance(value, bytes):
+            parts = {field: part for field, part, _ in _fields(value) if isinstance(part, bytes)}
+            request = parts.get(_REQUEST)
+            answer = parts.get(_RESPONSE, b"") if with_answer else b""
+    if request is None:
+        return None
+    spec = official.ModelSpec()
+    inputs = []
+    for number, value, raw in _fields(request):
+        if number == _MODEL_SPEC and isinstance(value, bytes):
+            spec.MergeFromString(value)
+        else:
+            inputs.append(raw)
+    return Logged(spec.name, spec.signature_name, time_s, sampled, b"".join(inputs), answer)
+
+
+def _metadata(message: bytes) -> tuple[int, float]:
+    time_s, sampled = 0, 0.0
+    for number, value, _ in _fields(message):
+        if number == _TIME and isinstance(value, int):
+            time_s = value
+        elif number == _SAMPLING and isinstance(value, bytes):
+            rates = [part for field, part, _ in _fields(value) if field == _RATE and isinstance(part, bytes)]
+            sampled = _DOUBLE.unpack(rates[-1])[0] if rates else 0.0
+    return time_s, sampled
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
+    """Yield each field's number, value (bytes unless a varint) and encoded form, in order."""
+    position = 0
+    while position < len(message):
+        start = position
+        tag, position = read_varint(message, position)
+        value: int | bytes
+        if tag & 7 == _VARINT:
+            value, position = read_varint(message, position)
+        elif tag & 7 in (_BYTES, *_FIXED_BYTES):
+            length, position = (
+                read_varint(message, position) if tag & 7 == _BYTES else (_FIXED_BYTES[tag & 7], position)
+            )
+            value = message[position : position + length]
+            position += length
+        else:
+            raise ValueError(f"a record is not a PredictionLog: unknown wire type {tag & 7}")
+        if position > len(message):
+            raise ValueError("a record is not a PredictionLog: a field is truncated")
+        yield tag >> 3, value, message[start:position]
+
+
+_Json: TypeAlias = Any  # the result of json.loads, which the code below validates
+
+# Fields of TensorProto whose values are bit patterns.
+_BITS: Final = {"half_val": np.uint16}
+
+
+def read_json_log(line: bytes) -> Logged | None:
+    """Return the request of a line, or None for a line without a Predict request.
+
+    Raises ValueError for an invalid line.
+    """
+    try:
+        document = json.loads(line)
+        metadata = document.get("log_metadata", {})
+        request = document.get("predict_log", {}).get("request")
+        if request is None:
+            return None
+        spec = request.get("model_spec", {})
+        return Logged(
+            spec.get("name", ""),
+            spec.get("signature_name", ""),
+            int(metadata.get("timestamp_secs", 0)),
+            float(metadata.get("sampling_config", {}).get("sampling_rate", 0)),
+            _inputs(request),
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
+        raise ValueError(f"a line is not a PredictionLog: {type(error).__name__}: {error}") from None
+
+
+def _inputs(request: Mapping[str, _Json]) -> bytes:
+    message = official.PredictRequest(output_filter=request.get("output_filter", []))
+    for name, document in request.get("inputs", {}).items():
+        message.inputs[name].CopyFrom(tensor.to_proto(_array(document)))
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _array(document: Mapping[str, _Json]) -> Array:
+    dtype = dtypes.from_name(document["dtype"])
+    if dtype is None:
+        raise ValueError(f"unknown dtype {document['dtype']}")
+    shape = [int(dim.get("size", 0)) for dim in document.get("tensor_shape", {}).get("dim", [])]
+    if "tensor_content" in document:
+        content = base64.b64decode(document["tensor_content"])
+        return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+    field, values = next(((key, value) for key, value in document.items() if key.endswith("_val")), ("", []))
+    return _filled(_values(field, values, dtype), shape)
+
+
+def _values(field: str, values: _Json, dtype: DType) -> Array:
+    if dtype == STRING:
+        texts = np.empty(len(values), STRING)
+        texts[:] = [base64.b64decode(value) for value in values]
+        return texts
+    if field == "float8_val":
+        return np.frombuffer(base64.b64decode(values), dtype)
+    if field in _BITS:
+        return np.array([int(value) for value in values], _BITS[field]).view(dtype)
+    if dtype.kind == "c":
+        numbers = np.array([float(value) for value in values], np.float64)
+        return (numbers[0::2] + 1j * numbers[1::2]).astype(dtype)
+    # JSON represents 64-bit integers, NaN and infinities as strings.
+    return np.array([float(value) if dtype.kind == "f" else int(value) for value in values]).astype(dtype)
+
+
+def _filled(values: Array, shape: list[int]) -> Array:
+    """Return the array in its shape. The last value replaces omitted ones (tensor.proto)."""
+    size = math.prod(shape)
+    if len(values) < size:
+        if size * values.itemsize > MAX_REPEATED_BYTES:
+            raise ValueError(f"shape {shape} is too large for {len(values)} values")
+        padding = np.zeros(1, values.dtype) if not len(values) else values[-1:]
+        values = np.concatenate([values, np.repeat(padding, size - len(values))])
+    return values.reshape(shape)
+
 
 # Recordings are held in memory.
 MAX_BYTES: Final = 2 * 2**30

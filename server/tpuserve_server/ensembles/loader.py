@@ -1,8 +1,8 @@
 """EnsembleLoader: loads ensembles, and hands versions with files to the loader of version directories."""
 
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.ensemble import Ensemble
-from tpuserve_server.core.loader import Loaded, LoadedEnsemble, LoadedVersion, Loader
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion, Loader
+from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.ensembles.runner import Acquire, EnsembleSteps
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.ensemble import Ensemble, EnsembleStep
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.loader import LoadedEnsemble
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import Pending, ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedEnsemble
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import Pending, ServableId
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import ServableId
 
 
 @dataclass(frozen=True, slots=True)

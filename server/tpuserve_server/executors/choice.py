@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Sequence
 
-from tpuserve_server.core.device_metrics import DeviceMetrics
-from tpuserve_server.core.errors import FailedPrecondition, Internal, ServingError
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.device_metrics import DeviceMetrics
+from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, ServingError
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Candidate, Refusal
 from tpuserve_server.executors.chosen_servable import ChosenServable
 from tpuserve_server.executors.runtimes import MissingRuntime

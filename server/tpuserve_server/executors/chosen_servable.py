@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tpuserve_server.core.servable import InFlight, Servable
-from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.types import Signature, Tensors
 
 
 class ChosenServable:

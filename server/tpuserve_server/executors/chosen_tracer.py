@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import TraceOptions, Tracer
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.tracer import TraceOptions, Tracer
 
 
 class ChosenTracer:

@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition
 
 
 class MissingRuntime(FailedPrecondition):

@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.replacement import Replacement
-from tpuserve_server.core.setting import MAX_WAIT_S, Setting
-from tpuserve_server.frontends.guarded import GuardedTable
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.protocols.guarded import GuardedTable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from tpuserve_server.core.overload_gate import OverloadGate
-    from tpuserve_server.core.traffic import Traffic
+    from tpuserve_server.core.serving.overload_gate import OverloadGate
+    from tpuserve_server.core.terms.traffic import Traffic
 
 MEBIBYTE = 1 << 20
 

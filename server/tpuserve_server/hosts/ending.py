@@ -8,7 +8,7 @@ import threading
 from typing import NoReturn
 
 from tpuserve_server.hosts.application import Application
-from tpuserve_server.logs.background import WRITER_NAME
+from tpuserve_server.observe.logs.background import WRITER_NAME
 
 _log = logging.getLogger(__name__)
 

@@ -268,7 +268,7 @@ def _config(options: HostOptions) -> h2corn.Config:
         h2_max_header_block_size=_MAX_HEADER_BYTES,
         h2_initial_stream_window_size=WINDOW_BYTES,
         h2_initial_connection_window_size=WINDOW_BYTES,
-        # The application has limits of its own, and answers with its own errors.
+        # The application checks its limits, and answers with its errors.
         max_request_body_size=0,
         # By default, messages of gRPC may pause for ever.
         request_policies=tuple(

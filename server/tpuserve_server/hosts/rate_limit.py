@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.deadline import Clock, SystemClock
-from tpuserve_server.core.errors import Code
-from tpuserve_server.frontends.http.response import error_body
+from tpuserve_server.core.terms.deadline import Clock, SystemClock
+from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.hosts.grpc.asgi import answer
 from tpuserve_server.hosts.grpc.failure import RpcFailure
 from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, INFERENCE_METHODS
+from tpuserve_server.protocols.http.response import error_body
 
 if TYPE_CHECKING:
     from starlette.types import Scope, Send

@@ -9,25 +9,74 @@ import contextlib
 import dataclasses
 import logging
 import os
+import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from tpuserve_server.core.library_pages import release_library_pages
-from tpuserve_server.core.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
+from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.addresses import bound, listening
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.hosts.child import Child
 from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S
-from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S, Predecessor
 from tpuserve_server.hosts.service_manager import report
-from tpuserve_server.hosts.signals import HostSignals, ignore_until_serving
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
 from tpuserve_server.hosts.tls import check_usable
-from tpuserve_server.logs.logger_names import COMMAND
+from tpuserve_server.observe.logs.logger_names import COMMAND
+
+_STOP = (signal.SIGTERM, signal.SIGINT)
+# Signals that other servers use, for example to reopen log files. By default they end a process.
+_WITHOUT_EFFECT = (signal.SIGUSR1,)
+
+
+def ignore_until_serving() -> None:
+    """Ignore SIGHUP and SIGUSR1 until `HostSignals` handles them. The start reads the configuration anyway."""
+    for number in (signal.SIGHUP, *_WITHOUT_EFFECT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class HostSignals:
+    """Signal handlers on the main thread's running loop, from construction until the loop closes."""
+
+    def __init__(self, *, force: Callable[[int], None], reload: Callable[[], None]) -> None:
+        """Install the handlers. All of them call on the loop.
+
+        The first SIGTERM or SIGINT starts a drain. The second calls `force(exit_code)`, which should not return. SIGHUP
+        calls `reload`.
+        """
+        self._force = force
+        self._reload = reload
+        self._first = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in _STOP:
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        for number in _WITHOUT_EFFECT:
+            loop.add_signal_handler(number, _ignore, number)
+
+    async def first(self) -> None:
+        """Wait for the first signal to stop."""
+        await self._first.wait()
+
+    def _stop(self, number: int) -> None:
+        if self._first.is_set():
+            self._force(128 + number)  # Shells report this code for a process that a signal ended.
+        self._first.set()
+
+    def _hang_up(self) -> None:
+        if self._first.is_set():
+            _log.info("Ignored SIGHUP: the server is shutting down")
+        else:
+            self._reload()
+
+
+def _ignore(number: int) -> None:
+    _log.info("Ignored %s: it has no effect", signal.Signals(number).name)
+
 
 _log = logging.getLogger(__name__)
 _command = logging.getLogger(COMMAND)

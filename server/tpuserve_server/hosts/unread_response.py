@@ -6,7 +6,7 @@ raises ResponseCut, which is an OSError as after a disconnect.
 
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.budgets.sending import SendingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.storage import VersionLocation, parse_version
-from tpuserve_server.core.uri import FILE_SCHEME
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.storage import VersionLocation, parse_version
+from tpuserve_server.core.terms.uri import FILE_SCHEME
 from tpuserve_server.storage.by_scheme import StorageByScheme
 
 # Version number of an artifact whose directory has no number as its name.

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tpuserve_server.core.base_path import describe_version_as_base
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.storage import Storage, VersionLocation
-from tpuserve_server.core.uri import FILE_SCHEME, is_uri
+from tpuserve_server.core.models.base_path import describe_version_as_base
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.storage import Storage, VersionLocation
+from tpuserve_server.core.terms.uri import FILE_SCHEME, is_uri
 from tpuserve_server.storage.remote import RemoteStorage
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted
+from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted
 from tpuserve_server.versions.file_hash import sha256_of
 
 logger = logging.getLogger(__name__)

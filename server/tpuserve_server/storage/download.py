@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ServingError, Unavailable
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError, Unavailable
 from tpuserve_server.storage.object_store import StoreError
 from tpuserve_server.storage.objects import StoredObject
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.storage.objects import StoredObject
 
 # Extra of the server's distribution that a scheme needs.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpuserve_server.core.sequences import Sequences
-from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.core.batching.sequences import Sequences
+from tpuserve_server.core.terms.types import Signature, Tensors
 
 
 def blank_rows(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tpuserve_server.core.version_tree import VersionTree
+from tpuserve_server.core.models.version_tree import VersionTree
 from tpuserve_server.versions.manifest import missing_file
 from tpuserve_server.versions.parts import MODEL_FILES, missing_part
 

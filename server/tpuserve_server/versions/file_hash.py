@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from tpuserve_server.core.errors import DeadlineExceeded
-from tpuserve_server.core.storage import show_name
+from tpuserve_server.core.terms.errors import DeadlineExceeded
+from tpuserve_server.core.terms.storage import show_name
 
 # Large, because the thread, which may have a low priority, needs the interpreter's lock between two pieces.
 _PIECE_BYTES = 8 * 2**20

@@ -2,34 +2,32 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.background import run_in_background
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Deadline, WaitingClock
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import DeviceLost, InvalidArgument
-from tpuserve_server.core.journal import Journal
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.response_cache import ResponseCaches, VersionResponses
-from tpuserve_server.core.sequences import Sequences, find_sequences
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.storage import Storage
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId, Signature
-from tpuserve_server.core.watchdog import Watchdog
-from tpuserve_server.versions.cache_rules import why_not_cached
-from tpuserve_server.versions.labels import read_labels
+from tpuserve_server.core.batching.sequences import Sequences, find_sequences
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.journal import Journal
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
+from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.storage import Storage
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.recorded_servable import RecordedServable
@@ -40,6 +38,43 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 
 if TYPE_CHECKING:
     from tpuserve_server.versions.signatures import RequiredSignatures
+
+
+# A metadata response contains all of them.
+_MOST_BYTES = 1 << 20
+
+
+def read_labels(version_path: Path, manifest: Manifest | None) -> tuple[str, ...]:
+    """Read the names in the order of the scores. Empty if the manifest names no file, or one above 1 MiB.
+
+    The function reads only a file that the manifest lists, because `Manifest.verify_files` has checked its path.
+
+    Raises:
+        FailedPrecondition: the file cannot be read as text.
+    """
+    entry = None if manifest is None or manifest.labels is None else manifest.files.get(manifest.labels)
+    if manifest is None or manifest.labels is None or entry is None or entry.size_bytes > _MOST_BYTES:
+        return ()
+    try:
+        return tuple((version_path / manifest.labels).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(f"{manifest.labels} cannot be read as text: {type(error).__name__}") from error
+
+
+def why_not_cached(servable: Servable, manifest: Manifest | None, batched: Collection[str]) -> str:
+    """Return why the server must not cache the version's responses, as a clause, or "" if it may.
+
+    The rule is for the whole version: one signature may change the state that another one reads. `batched` names the
+    signatures whose requests share batches.
+    """
+    entries = manifest.signatures if manifest is not None else {}
+    for name, entry in entries.items():
+        if not entry.deterministic:
+            return f"the manifest states that signature '{name}' is not deterministic"
+        if name in batched and not entry.rows_independent:
+            return f"rows of other requests may change the outputs of signature '{name}', by the manifest"
+    return servable.unrepeatable
+
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue, Part
 from tpuserve_formats.manifest.version import ManifestCpu, ManifestFile, ManifestParity
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.types import Precision
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.types import Precision
 from tpuserve_server.versions.file_hash import sha256_of
 
 # Enough for any list of files.

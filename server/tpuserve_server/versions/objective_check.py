@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 
+from tpuserve_server.core.batching.cost_model import CostModel, MeasuredCost
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.cost_model import CostModel, MeasuredCost
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 
 def check_objectives(batching: Mapping[str, BatchingOptions], costs: CostModel) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from itertools import chain
 
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.storage import show_name
+from tpuserve_server.core.terms.storage import show_name
 
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "model.tflite")
 # TensorFlow's checkpoints: https://www.tensorflow.org/guide/checkpoint#checkpoint_files

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
-from tpuserve_server.core.ends import VersionEnds
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.journal import Entry, Journal, Mark
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.servable import InFlight, Servable
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.models.ends import VersionEnds
+from tpuserve_server.core.models.journal import Entry, Journal, Mark
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.versions.manifest import SignatureEntry
 
 _log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.terms.deadline import Clock
 
 # Maximum number of runs of one shape. They give a mean and a first spread, which live batches soon improve. The slowest
 # of them is omitted, because other work has probably delayed it.

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.sequences import Axis, Sequences
-from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.batching.sequences import Axis, Sequences
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.servable import Servable
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.versions.blank_rows import blank_rows
 
 # Maximum number of input axes to search for ties, because each set of axes may need a run.

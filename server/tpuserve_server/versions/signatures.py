@@ -12,10 +12,10 @@ from tpuserve_formats.signing.errors import BadSignature
 from tpuserve_formats.signing.keys import read_public_keys
 from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, SignatureFile
 from tpuserve_formats.version_reports import REPORTS_FOLDER
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.storage import show_name
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.core.version_tree import VersionTree
+from tpuserve_server.core.models.version_tree import VersionTree
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.storage import show_name
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, read_content
 
 # Files that no manifest lists: the manifest, its signatures, and the exporter's claim of a number in an object store.

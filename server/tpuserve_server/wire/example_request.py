@@ -17,8 +17,8 @@ from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
 from tpuserve_formats.messages.pool import add_file
 from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
 
 _PACKAGE = "tpuserve.serialized"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.wire.example_request import InferenceTask
 from tpuserve_server.wire.inference_method import InferenceMethod, method_named
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_formats.messages.official import DATA_TYPE
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, Tensors
 from tpuserve_server.wire.inference_result import (
     encode_classifications,
     encode_regressions,

@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.types import Array, ServableId
-from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.wire.model_spec import encode_model_spec
 
 # Fields 1 to 3, length-delimited: tensorflow_serving/apis/{classification,regression,inference}.proto.

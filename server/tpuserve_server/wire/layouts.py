@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, ModelSpec
 
 # Layouts of a process. Each keeps at most _MOST_FRAME_BYTES, and the values that its user binds to it.
 MOST_LAYOUTS: Final = 64

@@ -17,8 +17,8 @@ from tpuserve_formats.messages.official import (
     TensorInfo,
     TensorShapeProto,
 )
-from tpuserve_server.core.errors import InvalidArgument, shown
-from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 # Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).

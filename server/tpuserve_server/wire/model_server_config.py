@@ -1,7 +1,9 @@
 """Converts the ModelServerConfig of a file or a reload request to the core's ModelConfigs."""
 
 import logging
+from collections.abc import Iterable
 
+from tpuserve_formats.messages._proto.ensemble_scheduling_pb2 import EnsembleScheduling
 from tpuserve_formats.messages.model_server_config import (
     BATCHING_PARAMETERS,
     ENSEMBLE_SCHEDULING,
@@ -13,11 +15,42 @@ from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigPro
 from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
 from tpuserve_formats.messages.official import ModelServerConfig as ModelServerConfigProto
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.ensemble import Ensemble
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.core.models.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
+from tpuserve_server.core.terms.ensemble import Connections, Ensemble, EnsembleStep
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire.batching_parameters import batching_parameters
-from tpuserve_server.wire.ensemble_scheduling import ensemble
+
+# Triton's number for the latest version.
+_LATEST = -1
+
+
+def ensemble(message: EnsembleScheduling) -> Ensemble:
+    """Convert `message`, an EnsembleScheduling of any descriptor pool.
+
+    Raises:
+        InvalidArgument: a step has a negative version other than -1.
+    """
+    steps = tuple(_step(number, step) for number, step in enumerate(message.step, start=1))
+    return Ensemble(steps, tuple(message.input), tuple(message.output))
+
+
+def _step(number: int, step: EnsembleScheduling.Step) -> EnsembleStep:
+    version = step.model_version if step.HasField("model_version") else _LATEST
+    if version < _LATEST:
+        raise InvalidArgument(f"step {number} ({step.model_name}) has model_version {version}. The latest is -1")
+    model = ModelSpec(
+        step.model_name,
+        version if version != _LATEST else None,
+        step.version_label or None,
+        step.signature_name,
+    )
+    return EnsembleStep(number, model, _connections(step.input_map), _connections(step.output_map))
+
+
+def _connections(entries: Iterable[EnsembleScheduling.Connection]) -> Connections:
+    return tuple((entry.key, entry.value) for entry in entries)
+
 
 _log = logging.getLogger(__name__)
 

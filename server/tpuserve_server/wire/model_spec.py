@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
-from tpuserve_server.core.errors import shown
-from tpuserve_server.core.types import ModelSpec, ServableId
+from tpuserve_server.core.terms.errors import shown
+from tpuserve_server.core.terms.types import ModelSpec, ServableId
 
 
 def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:

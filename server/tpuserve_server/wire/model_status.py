@@ -11,8 +11,8 @@ from tpuserve_formats.messages.official import (
     ModelVersionStatus,
     StatusProto,
 )
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec, VersionStatus
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec, VersionStatus
 from tpuserve_server.wire.model_spec import decode_model_spec
 
 

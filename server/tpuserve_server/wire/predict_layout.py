@@ -4,8 +4,8 @@ from typing import Final
 
 from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
 from tpuserve_server.wire.proto_fields import delimited_fields

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from tpuserve_formats.messages.official import ProfileOptions, XSpace
 from tpuserve_formats.messages.pool import add_file
 from tpuserve_formats.varint import read_varint, varint
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 _OPTIONS = f".{ProfileOptions.DESCRIPTOR.full_name}"
 _XSPACE = f".{XSpace.DESCRIPTOR.full_name}"

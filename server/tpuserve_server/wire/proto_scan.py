@@ -12,8 +12,8 @@ import numpy as np
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.varint import read_varint
-from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.serving.decoded import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,8 +3,8 @@
 from google.protobuf.message import DecodeError
 
 from tpuserve_formats.messages.official import ReloadConfigRequest, ReloadConfigResponse, StatusProto
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import ModelConfig
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.model_server_config import extended, model_configs
 
 # The response has no metrics: requests name TensorFlow's metrics, which this server does not have.

@@ -5,7 +5,7 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import TensorProto
 from tpuserve_formats.tensor_proto import RepeatBudget
 from tpuserve_formats.tensor_proto import decode_tensor as decode
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 
 def decode_tensor(alias: str, proto: TensorProto, budget: RepeatBudget | None = None) -> Array:

@@ -19,12 +19,12 @@ from tests.support.optional import needs
 from tests.support.saved_models import save_mlp
 from tests.support.web_driver import WAIT_S, WebDriver
 from tpuserve_client import Client
-from tpuserve_server.frontends.console.event_feed import MOST_SUBSCRIBERS
+from tpuserve_server.protocols.console.event_feed import MOST_SUBSCRIBERS
 
 pytestmark = [needs("chromium", "chromedriver"), pytest.mark.slow, pytest.mark.xdist_group("console page")]
 
 DIGIT = np.zeros((1, 8, 8, 1), np.float32)
-MODULES = ROOT / "server/tpuserve_server/frontends/console/page"
+MODULES = ROOT / "server/tpuserve_server/protocols/console/page"
 LOADED = "return performance.getEntriesByType('resource').map(one => one.name.split('/').at(-1))"
 SCALE = """
 const values = arguments[0];

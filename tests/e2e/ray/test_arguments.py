@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuserve_server.process.ray_serve import app
+from tpuserve_server.startup.ray_serve import app
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ray.serve.schema import ServeDeploySchema
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_server.hosts.ray.ingress import add_tpuserve_services
 from tpuserve_server.hosts.ray.queue_wait_policy import QueueWaitPolicy
-from tpuserve_server.process.ray_serve import app
+from tpuserve_server.startup.ray_serve import app
 from tpuserve_server.wire.model_server_config import model_configs
 
 DEPLOY = Path(__file__).parents[3] / "deploy/ray"
@@ -29,7 +29,7 @@ def test_ray_accepts_the_configuration(name: str) -> None:
     config = ServeDeploySchema.model_validate(_read(name))
     assert gRPCOptions(**config.grpc_options.model_dump()).grpc_servicer_func_callable == [add_tpuserve_services]
     (application,) = config.applications
-    assert application.import_path == "tpuserve_server.process.ray_serve:app"
+    assert application.import_path == "tpuserve_server.startup.ray_serve:app"
     deployment = app(application.args)._bound_deployment
     (configured,) = application.deployments
     assert deployment.name == configured.name

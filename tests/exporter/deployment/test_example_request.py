@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tpuserve_exporter.deployment.example_request import SignatureRows
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_exporter.deployment.vertex_version import SignatureRows
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.json.vertex import with_parameters
 

@@ -9,11 +9,11 @@ import torch
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.pytorch import modules
 from tests.support.fake_device import FakeClock
-from tpuserve_server.core.servable import Executor, VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.servable import Executor, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 Export = Callable[..., Finished]
 MODULES = "tests.exporter.pytorch.modules"

@@ -7,7 +7,7 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.dtypes import Array
 from tpuserve_formats.messages.official import Example
-from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.wire.example_request import parse_example_request, parse_multi_inference_request
 
 _REPEATED_BYTES = 1 << 20

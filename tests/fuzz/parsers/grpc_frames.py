@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving
 
 _LIMIT_BYTES = 2048

@@ -8,11 +8,15 @@ from tests.fuzz.parsers.predict_request import BUDGET, has_group
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.messages.oip import ModelInferRequest
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.wire.oip.decoding import decode_inputs
-from tpuserve_server.wire.oip.infer_head import split_request
-from tpuserve_server.wire.oip.infer_proto import ParsedRequest, encode_infer_response, parse_infer_request
+from tpuserve_server.wire.oip.infer_proto import (
+    ParsedRequest,
+    encode_infer_response,
+    parse_infer_request,
+    split_request,
+)
 from tpuserve_server.wire.oip.inference import InferenceResult
 from tpuserve_server.wire.proto_scan import INFER_REQUEST, check_structure, is_quick
 

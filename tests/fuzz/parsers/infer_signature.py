@@ -4,7 +4,7 @@ import numpy as np
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import dtype_of
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest
 
 _FLOAT = np.dtype(np.float32)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 
 _DTYPES: Mapping[str, "np.dtype[np.generic]"] = {
     "f": np.dtype(np.float32),

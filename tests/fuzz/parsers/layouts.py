@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tests.fuzz.arrays import expect_all_same
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.oip.raw_tensor import decode_raw
-from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import Layout
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_layout import BodySubject, learn_infer_body, learn_infer_request

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.version import Manifest as WholeManifest
-from tpuserve_server.core.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature
 from tpuserve_server.versions.manifest import Manifest, missing_file
 

@@ -16,9 +16,9 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.small_pieces import small_pieces
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.dtypes import STRING, Array
-from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import Signature, Tensors
 from tpuserve_server.wire.json import tensor
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.large import LargeBody

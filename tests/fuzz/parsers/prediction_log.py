@@ -3,10 +3,9 @@
 from tests.fuzz.parsers.json_signatures import SIGNATURES
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target
-from tpuserve_loadtests.recording.json_log import read_json_log
-from tpuserve_loadtests.recording.prediction_log import read_prediction_log
-from tpuserve_server.core.errors import Code, ServingError
-from tpuserve_server.versions.warmup_records import decode_record
+from tpuserve_loadtests.recording.recording import read_json_log, read_prediction_log
+from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.versions.warmup import decode_record
 
 _SIGNATURES = {"serving_default": SIGNATURES[b"f"], "s": SIGNATURES[b"s"]}
 

@@ -2,10 +2,10 @@
 
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
-from tpuserve_server.core.errors import Code, InvalidArgument, ServingError
-from tpuserve_server.frontends.oip_rest import route as oip
-from tpuserve_server.frontends.tf_rest import route as tensorflow
-from tpuserve_server.frontends.vertex.paths import VertexPaths
+from tpuserve_server.core.terms.errors import Code, InvalidArgument, ServingError
+from tpuserve_server.protocols.oip_rest import route as oip
+from tpuserve_server.protocols.tf_rest import route as tensorflow
+from tpuserve_server.protocols.vertex.paths import VertexPaths
 
 _METHODS = {b"G": "GET", b"P": "POST", b"O": "OPTIONS"}
 _MAX_INT64 = 2**63 - 1

@@ -8,8 +8,8 @@ import safetensors.numpy
 
 from tests.fuzz.arrays import expect_same
 from tests.fuzz.target import Target
-from tpuserve_server.core.errors import DataLoss
-from tpuserve_server.executors.pjrt.weights_file import map_weights
+from tpuserve_server.core.terms.errors import DataLoss
+from tpuserve_server.executors.pjrt.executor import map_weights
 
 # The dtypes that the library returns to numpy.
 _COMMON = frozenset("biufc")

@@ -13,16 +13,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.fuzz.registry.scripted_loader import PATIENCE_S, ScriptedLoader
 from tests.support.fake_device import RecordingMetrics
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import InvalidArgument, NotFound, Unavailable
-from tpuserve_server.core.load_options import LoadOptions
-from tpuserve_server.core.manager import VersionManager
-from tpuserve_server.core.policy import VersionSnapshot, next_action
-from tpuserve_server.core.registry import ModelRegistry
-from tpuserve_server.core.servable_handle import ServableHandle
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ModelSpec, ServableId, State
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.manager import VersionManager
+from tpuserve_server.core.models.policy import VersionSnapshot, next_action
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.servable_handle import ServableHandle
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Unavailable
+from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
 
 MODELS = ("m", "n")
 VERSIONS = (1, 2, 3)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.support.fake_device import NO_BATCHER, FakeServable
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.loader import Loaded, LoadedVersion
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import Loaded, LoadedVersion
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.types import ServableId
 
 PATIENCE_S = 60.0
 

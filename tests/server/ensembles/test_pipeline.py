@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.ensembles import make_ensemble
-from tpuserve_server.ensembles.pipeline import Pipeline, Plan
+from tpuserve_server.ensembles.runner import Pipeline, Plan
 
 # left and right run side by side, and join needs both. `features` is another output.
 DIAMOND = Pipeline.of(

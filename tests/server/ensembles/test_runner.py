@@ -13,8 +13,8 @@ from tests.support.ensembles import StepModels, make_ensemble
 from tests.support.fake_device import DOUBLE, FLOAT, FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -22,7 +22,7 @@ from tpuserve_server.core.errors import (
     TooLate,
     Unavailable,
 )
-from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, Tensors, TensorSpec
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, Tensors, TensorSpec
 
 X = np.ones((1, 2), np.float32)
 # DOUBLE with a second input, which it ignores.

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.support.ensembles import make_ensemble
-from tpuserve_server.core.ensemble import Ensemble
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.types import ServableId, Signature, TensorSpec
-from tpuserve_server.ensembles.signature import BoundStep, connect
+from tpuserve_server.core.terms.ensemble import Ensemble
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.types import ServableId, Signature, TensorSpec
+from tpuserve_server.ensembles.runner import BoundStep, connect
 
 FLOAT, UINT8, STRING = (np.dtype(kind) for kind in (np.float32, np.uint8, object))
 

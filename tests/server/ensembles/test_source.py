@@ -10,9 +10,9 @@ import pytest
 from tests.support.configured_house import House
 from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import DOUBLE
-from tpuserve_server.core.errors import InvalidArgument, NotFound, Unknown
-from tpuserve_server.core.model_config import ModelConfig, VersionPolicy
-from tpuserve_server.core.types import ModelSpec, ServableId, Signature, State, TensorSpec, VersionStatus
+from tpuserve_server.core.models.model_config import ModelConfig, VersionPolicy
+from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Unknown
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, TensorSpec, VersionStatus
 
 CHAIN = ensemble_config("chain", make_ensemble("a x=image -> y=twice", "b x=twice -> y=fourfold"))
 INTEGERS = Signature(DOUBLE.name, {"x": TensorSpec("x", np.dtype(np.int32), None)}, DOUBLE.outputs)

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function
 from tests.support.tflite_models import convert, save
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.servable import Executor
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.servable import Executor
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
@@ -16,7 +16,7 @@ from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
 from tpuserve_server.executors.tflite.options import TfliteOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")
 

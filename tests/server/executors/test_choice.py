@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
 from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable
-from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
@@ -27,7 +27,7 @@ from tpuserve_server.executors.pjrt.tracer import JaxTracer
 from tpuserve_server.executors.runtimes import TENSORFLOW, MissingRuntime
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)
 

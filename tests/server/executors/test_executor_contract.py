@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.device_programs import double_and_add, write_programs
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 PJRT = ("pjrt", "mesh", "accelerator")
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.core.errors import Code
+from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.executors.runtimes import RUNTIMES, TENSORFLOW, Runtime
 
 ABSENT = Runtime("Absent", "models of nobody", "no_such_package", "no-such-package", "absent")

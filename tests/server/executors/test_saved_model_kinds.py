@@ -12,9 +12,9 @@ from tensorflow_serving.apis import predict_pb2
 from tests.support import v1_models
 from tests.support.saved_models import predict_request, save_function, save_half_plus_two
 from tests.support.served_model import ServedModel
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, NotFound
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 

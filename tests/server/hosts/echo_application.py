@@ -14,23 +14,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Code, ServingError, TooLate
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.replacement import Replacement
-from tpuserve_server.core.traffic import Traffic
-from tpuserve_server.frontends.guarded import admit_every_call
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.access.access import OPEN
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Code, ServingError, TooLate
+from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.identity.access import OPEN
-from tpuserve_server.logs.configuration import configure_logging
+from tpuserve_server.observe.logs.configuration import configure_logging
+from tpuserve_server.protocols.guarded import admit_every_call
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

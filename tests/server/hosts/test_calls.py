@@ -17,7 +17,7 @@ import pytest
 from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
-from tpuserve_server.core.errors import Code
+from tpuserve_server.core.terms.errors import Code
 
 MEBIBYTE = 1 << 20
 

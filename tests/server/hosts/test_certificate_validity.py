@@ -6,8 +6,8 @@ import pytest
 import trustme
 
 from tests.server.hosts.test_tls import CA, CLIENT, chain_of, key_of
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.hosts.certificate_validity import (
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.hosts.certificates import (
     WARNING_DAYS,
     certificate_status,
     expiry_warnings,

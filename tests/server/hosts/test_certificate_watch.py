@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.hosts import certificate_watch
-from tpuserve_server.hosts.certificate_validity import WARNING_DAYS
-from tpuserve_server.hosts.certificate_watch import CertificateWatch
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.hosts import certificates
+from tpuserve_server.hosts.certificates import WARNING_DAYS, CertificateWatch
 
 DAY_S = 86400.0
 
@@ -29,7 +28,7 @@ class LoggedLines(logging.Handler):
 
 @pytest.fixture
 def logged() -> Iterator[LoggedLines]:
-    logger, handler = logging.getLogger(certificate_watch.__name__), LoggedLines()
+    logger, handler = logging.getLogger(certificates.__name__), LoggedLines()
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)

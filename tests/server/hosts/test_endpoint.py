@@ -8,11 +8,11 @@ import pytest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.budgets.budgets import Budgets
-from tpuserve_server.core.budgets.options import BudgetOptions
-from tpuserve_server.core.errors import Code
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.traffic import Traffic
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.options import BudgetOptions
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.endpoint import Endpoint
 from tpuserve_server.hosts.in_flight import InFlight

@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.predecessor import Predecessor
+from tpuserve_server.hosts.handover import Predecessor
 
 SERVER = """
 import signal, socket, sys

@@ -8,8 +8,8 @@ import pytest
 
 from tests.server.hosts.asgi_client import Exchange, body
 from tests.support.open_gate import OPEN_GATE, ClosedGate
+from tpuserve_server.hosts.endpoint import RestCalls
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.rest_calls import RestCalls
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

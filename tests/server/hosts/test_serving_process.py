@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.open_gate import OPEN_GATE
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.replacement import Replacement
-from tpuserve_server.core.traffic import Traffic
-from tpuserve_server.frontends.guarded import admit_every_call
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
@@ -27,11 +26,12 @@ from tpuserve_server.hosts.ending import LOST_REQUESTS
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.serving_process import ORPHANED
+from tpuserve_server.protocols.guarded import admit_every_call
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from tpuserve_server.core.certificate_status import CertificateStatus
+    from tpuserve_server.core.terms.certificate_status import CertificateStatus
 
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")

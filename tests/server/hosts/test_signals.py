@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tpuserve_server.hosts.signals import HostSignals
+from tpuserve_server.hosts.supervisor import HostSignals
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.hosts.host_process import running
-from tpuserve_server.hosts.stderr_relay import StderrRelay, log_line, relayed_stderr
+from tpuserve_server.hosts.child import StderrRelay, log_line, relayed_stderr
 
 GONE = "request failed: connection writer was closed"
 UNANSWERED = "request failed: ASGI app returned before starting the response"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.budgets.sending import ResponseCut, SendingBudget
+from tpuserve_server.core.serving.sending import ResponseCut, SendingBudget
 from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES, ChargedResponses
 
 if TYPE_CHECKING:

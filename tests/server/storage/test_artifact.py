@@ -5,10 +5,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.storage.artifact import ArtifactStorage
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache

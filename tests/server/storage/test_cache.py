@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, Unavailable
+from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from tpuserve_server.storage.cache import Fill, VersionCache
 from tpuserve_server.versions.file_hash import sha256_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, Unavailable
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Unavailable
 from tpuserve_server.storage import download as module
 from tpuserve_server.storage.download import download
 from tpuserve_server.storage.object_store import StoreError

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from tests.support.object_stores import BUCKET, RunningStore
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject
 

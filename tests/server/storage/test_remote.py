@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from tests.support.object_stores import RunningStore
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, ResourceExhausted, Unavailable
-from tpuserve_server.core.storage import VersionLocation
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ResourceExhausted, Unavailable
+from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
-from tpuserve_server.storage.listings import StoreUnavailable
 from tpuserve_server.storage.object_store import ObjectStore
 from tpuserve_server.storage.objects import StoredObject
-from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.storage.remote import RemoteStorage, StoreUnavailable
 
 PARTS = {
     "saved_model.pb": b"graph",

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.fake_device import FakeServable
-from tpuserve_server.versions.cache_rules import why_not_cached
+from tpuserve_server.versions.loading import why_not_cached
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 
 STABLE = SignatureEntry(rows_independent=True)

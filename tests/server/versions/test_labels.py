@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tpuserve_formats.manifest.version import ManifestFile
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.versions.labels import read_labels
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.versions.loading import read_labels
 from tpuserve_server.versions.manifest import Manifest
 
 NAME = "assets.extra/labels.txt"

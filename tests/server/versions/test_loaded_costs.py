@@ -9,17 +9,17 @@ import pytest
 
 from tests.support.fake_device import FakeExecutor, RecordingMetrics
 from tests.support.saved_models import save_mlp, write_manifest
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_notes import describe_costs
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.servable import Executor
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.model_record import describe_costs
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.servable import Executor
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader

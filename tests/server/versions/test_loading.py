@@ -16,23 +16,23 @@ from tests.support.saved_models import (
     write_manifest,
     write_warmup,
 )
-from tpuserve_server.config.batching_parameters import read_model_batching_parameters
-from tpuserve_server.core.aspired_version import AspiredVersion
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.response_cache import VersionResponses
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.models.response_cache import VersionResponses
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.startup.batching_parameters import read_model_batching_parameters
 from tpuserve_server.versions import loading
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
@@ -244,7 +244,7 @@ def keeps(responses: VersionResponses) -> bool:
 def test_whatever_raises_during_a_load_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Check obligation 2 of core/loader.py for each step after the executor's, including internal errors."""
+    """Check obligation 2 of core/models/loader.py for each step after the executor's, including internal errors."""
 
     def fail(*arguments: object, **named: object) -> None:
         raise ZeroDivisionError(f"a bug in {step}")

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.saved_models import write_manifest
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.errors import DeadlineExceeded, FailedPrecondition
-from tpuserve_server.core.types import Precision
+from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
+from tpuserve_server.core.terms.types import Precision
 from tpuserve_server.versions.manifest import Manifest, missing_file
 
 

@@ -1,8 +1,8 @@
 import pytest
 
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.versions.objective_check import check_objectives
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import FakeServable, RecordingMetrics
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.journal import Journal
-from tpuserve_server.core.types import ServableId, Signature, TensorSpec
+from tpuserve_server.core.models.journal import Journal
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ServableId, Signature, TensorSpec
 from tpuserve_server.versions.manifest import InputEntry, SignatureEntry
 from tpuserve_server.versions.recorded_servable import RecordedServable, describe_form
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.cost_model import CostModel
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.versions.run_timer import RunTimer
 
 

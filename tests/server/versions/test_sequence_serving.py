@@ -11,18 +11,18 @@ import pytest
 from tests.support.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetrics
 from tests.support.saved_models import predict_request, save_mlp, write_manifest, write_warmup
 from tests.support.sequence_models import TOKENS, save_tagger
-from tpuserve_server.config.batching_parameters import read_model_batching_parameters
-from tpuserve_server.core.aspired_version import AspiredVersion
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline, SystemClock
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.loader import LoadedVersion
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.terms.deadline import Deadline, SystemClock
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.startup.batching_parameters import read_model_batching_parameters
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.sequences import Axis, Sequences, find_sequences
-from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
+from tpuserve_server.core.batching.sequences import Axis, Sequences, find_sequences
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
 from tpuserve_server.versions.sequence_trial import try_all_sequences, try_sequences
 
 FLOAT = np.dtype(np.float32)

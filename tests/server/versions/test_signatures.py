@@ -12,8 +12,8 @@ from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from tpuserve_formats.signing.keys import key_id
 from tpuserve_formats.signing.signature import SignatureFile, VersionSignature
 from tpuserve_formats.version_reports import EXPORT_REPORT
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.versions.signatures import RequiredSignatures
 
 KEY = Ed25519PrivateKey.generate()

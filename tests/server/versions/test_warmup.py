@@ -18,20 +18,19 @@ from tensorflow_serving.apis import (
 from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
 from tests.support.saved_models import predict_request, save_function, save_mlp, write_logs, write_warmup
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.terms.errors import (
     DataLoss,
     FailedPrecondition,
     InvalidArgument,
     ServingError,
     Unimplemented,
 )
-from tpuserve_server.core.servable import InFlight, Servable, VersionFiles
-from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.versions.warmup import WarmupCount, warm_up
+from tpuserve_server.versions.warmup import RECORDS_PATH, WarmupCount, warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
-from tpuserve_server.versions.warmup_records import RECORDS_PATH
 
 EXAMPLES = input_pb2.Input(
     example_list=input_pb2.ExampleList(examples=[example(x=1.0), example(x=2.0), example(x=3.0)])

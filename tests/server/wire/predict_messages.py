@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_formats.dtypes import BY_NUMBER
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 NUMBERS = [number for number, wire in BY_NUMBER.items() if wire.field != "string_val"]
 Summary: TypeAlias = dict[str, tuple[np.dtype[np.generic], tuple[int, ...], bytes]]

@@ -5,10 +5,10 @@ from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as OfficialModelServerConfig
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
-from tpuserve_server.core.ensemble import Ensemble, EnsembleStep
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.model_config import ModelConfig
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire.model_server_config import extended, model_configs
 
 # The steps are as Triton's documentation writes them.

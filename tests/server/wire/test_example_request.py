@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire.example_request import (
     parse_example_request,
     parse_multi_inference_request,

@@ -12,7 +12,7 @@ from tensorflow_serving.apis.classification_pb2 import ClassificationResponse, C
 from tensorflow_serving.apis.inference_pb2 import MultiInferenceResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionResponse, RegressionResult
 
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.wire.inference_result import (
     encode_classifications,
     encode_inference_result,

@@ -14,8 +14,8 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import (
     SignatureDefMap,
 )
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelMetadata, ModelSpec, Precision, ServableId, Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelMetadata, ModelSpec, Precision, ServableId, Signature, TensorSpec
 from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response, metadata_to_json
 
 SIGNATURE = Signature(

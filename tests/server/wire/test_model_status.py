@@ -7,8 +7,8 @@ from tensorflow_serving.apis.get_model_status_pb2 import (
     ModelVersionStatus,
 )
 
-from tpuserve_server.core.errors import Code, InvalidArgument
-from tpuserve_server.core.types import ModelSpec, ServableId, State, VersionStatus
+from tpuserve_server.core.terms.errors import Code, InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec, ServableId, State, VersionStatus
 from tpuserve_server.wire.model_status import decode_status_request, encode_status_response, status_to_json
 
 STATUSES = [

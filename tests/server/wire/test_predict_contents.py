@@ -7,8 +7,8 @@ from tensorflow_serving.apis import predict_pb2
 
 from tests.server.wire.predict_messages import Summary, messages, summary
 from tpuserve_formats.tensor_proto import encode_tensor
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire import predict_contents
 from tpuserve_server.wire.predict_contents import is_slow, split_request
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request

@@ -11,8 +11,8 @@ from tensorflow_serving.apis import predict_pb2
 from tests.server.wire.predict_messages import NUMBERS, Summary, messages, summary
 from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.tensor_proto import encode_tensor
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire import predict_layout
 from tpuserve_server.wire.layouts import MOST_BYTES, MOST_LAYOUTS, Frame, Layout, Layouts, Span
 from tpuserve_server.wire.predict_layout import learn_predict_request

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, ModelSpec, PredictResult, ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.predict_proto import (
     ResponseTemplate,
     decode_predict_inputs,

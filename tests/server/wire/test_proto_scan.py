@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import classification_pb2, predict_pb2
 
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.proto_scan import (
     EXAMPLE_REQUEST,
     INFER_REQUEST,

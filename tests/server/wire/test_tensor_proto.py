@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from tpuserve_server.core.errors import Internal, InvalidArgument
-from tpuserve_server.core.types import PredictResult, ServableId
+from tpuserve_server.core.terms.errors import Internal, InvalidArgument
+from tpuserve_server.core.terms.types import PredictResult, ServableId
 from tpuserve_server.wire.predict_proto import encode_predict_request, encode_predict_response
 from tpuserve_server.wire.tensor_proto import decode_tensor
 

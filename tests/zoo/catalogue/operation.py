@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 # Sizes of the named dimensions of a valid request. All other names are SIZE.
 SIZES: Final = {"N": 2, "H": 6, "W": 5, "D": 4, "T": 3}

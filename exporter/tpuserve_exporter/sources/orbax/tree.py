@@ -1,9 +1,13 @@
 """The saved tree of an Orbax checkpoint: its arrays, and their values without the devices that saved them."""
 
+import asyncio
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +18,51 @@ from tpuserve_exporter.models.tree_path import KeyPath, flatten, keys_of
 from tpuserve_exporter.restore_report import ArraySpec
 from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_layout
-from tpuserve_exporter.sources.orbax.loop import run_apart
 
 _Answer = TypeVar("_Answer")
+
+# Runs Orbax's reads in a separate thread, with an event loop that ignores callbacks after it is closed.
+#
+# Orbax reads all arrays at once, and closes its loop when one read fails. The other reads then call a closed loop, and
+# Python prints a traceback for each. The thread allows callers that have a running loop, such as notebooks.
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Ignore callbacks that come after the loop is closed, because no caller waits for them."""
+        if self.is_closed():
+            return asyncio.Handle(callback, args, self)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Report errors, except those that no caller retrieved: reads that failed after the first one."""
+        if "never retrieved" not in str(context.get("message")):
+            super().call_exception_handler(context)
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _Loop()
+
+
+@contextlib.contextmanager
+def _patient_loops() -> Iterator[None]:
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(_Policy())
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(before)
+
+
+def run_apart(read: Callable[[], _Answer]) -> _Answer:
+    """Run `read` in a separate thread. Return its result, or raise its error. Blocks."""
+    with _patient_loops(), ThreadPoolExecutor(1, "orbax") as thread:
+        return thread.submit(read).result()
+
+
 # Start of tensorstore's messages for missing or damaged files.
 _NOT_WHOLE = re.compile(r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION): ")
 _AGAIN = "Copy the directory again, or export an earlier step"

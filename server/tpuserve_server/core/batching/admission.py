@@ -1,19 +1,18 @@
 """Admission control: refuses a request at once if its forecast exceeds its objective or deadline."""
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tpuserve_server.core.batching.forecast import DeviceForecast
-from tpuserve_server.core.batching.objective import Sizes
-from tpuserve_server.core.batching.objective_plan import ObjectivePlan
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.batching.objective_plan import ObjectivePlan, Sizes
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 # Smallest retry hint, and smallest host allowance that an error message mentions, in seconds.
 _LEAST_RETRY_S = 0.001
@@ -31,14 +30,12 @@ class Admission:
     """
 
     def __init__(
-        self, servable_id: ServableId, options: Mapping[str, BatchingOptions], costs: CostModel, devices: int
+        self, servable_id: ServableId, options: Mapping[str, BatchingOptions], costs: CostModel, device: DeviceQueue
     ) -> None:
-        """Forecast for `devices` batches that run at the same time. Objectives need allowed sizes."""
+        """Forecast for the batches behind those of `device`. Objectives need allowed sizes."""
         self._id = servable_id
         self._costs = costs
-        self._devices = devices
-        self._forecast = DeviceForecast(devices)
-        self._running: dict[int, deque[Sequence[Task]]] = {}
+        self._device = device
         self._next_trial_s = math.inf
         self._plans = {
             name: ObjectivePlan(name, sizes.objective, sizes.buckets, costs)
@@ -60,11 +57,11 @@ class Admission:
         plan = self._plans.get(signature_name)
         return 0.0 if plan is None else plan.host_s
 
-    def check(self, task: Task, rows_ahead: int, oldest_s: float, other_work_s: Sequence[float]) -> None:
+    def check(self, task: Task, rows_ahead: int, oldest_s: float, other_work_s: float) -> None:
         """Predict when a new task will be answered, and store the prediction in its `predicted_s`.
 
-        `rows_ahead` rows that can share batches with the task have waited since `oldest_s`. Other waiting batches cost
-        `other_work_s`, in seconds.
+        `rows_ahead` rows that can share batches with the task have waited since `oldest_s`. Other waiting batches take
+        `other_work_s`, in seconds of one device.
 
         Raises:
             TooLate: the prediction is later than the task's objective or deadline.
@@ -77,30 +74,30 @@ class Admission:
         sizes, target = plan.sizes(task.lengths)
         if sizes is None:
             return
-        if not rows_ahead and not other_work_s and self._is_free():
+        if not rows_ahead and not other_work_s and self._device.is_idle:
             self._check_alone(task, plan, sizes)
             return
-        runs_s = list(other_work_s)
-        due_s = oldest_s + plan.latency_s - self._forecast.start_s(now_s, runs_s) if rows_ahead else plan.latency_s
-        own = _own_size(sizes, target, rows_ahead, task.rows, due_s, plan.latency_s, runs_s)
-        start_s = self._forecast.start_s(now_s, runs_s)
-        task.predicted_s = start_s + sizes.mean_s[own]
-        spread_s = (sizes.spread_s[own] ** 2 + self._forecast.spread_s**2) ** 0.5
+        due_s = plan.latency_s
+        if rows_ahead:
+            due_s += oldest_s - self._device.start_s(now_s, other_work_s)
+        work_s, own = _own_size(sizes, target, rows_ahead, task.rows, due_s, plan.latency_s)
+        task.predicted_s = self._device.start_s(now_s, other_work_s + work_s) + sizes.mean_s[own]
+        spread_s = (sizes.spread_s[own] ** 2 + self._device.spread_s**2) ** 0.5
         finish_s = task.predicted_s + plan.margin_s(spread_s)
         if finish_s <= min(now_s + plan.latency_s, task.deadline.at_s) + 1e-9:
             return
         # A request that is too slow on any device must also get trials here: other models may keep this device always
         # busy.
-        runs_s, own = _parts(sizes, task.rows)
-        alone_s = sum(runs_s) + sizes.mean_s[own]
+        work_s, own = _parts(sizes, task.rows)
+        alone_s = work_s + sizes.mean_s[own]
         if alone_s <= plan.latency_s or not self._is_trial(now_s, alone_s):
             raise self._refusal(task, plan, finish_s, rows_ahead)
 
     def _check_alone(self, task: Task, plan: ObjectivePlan, sizes: Sizes) -> None:
         """Check a task that starts at once and alone by its mean cost: refusing it would speed up no other request."""
         now_s = task.enqueued_s
-        runs_s, own = _parts(sizes, task.rows)
-        task.predicted_s = self._forecast.start_s(now_s, runs_s) + sizes.mean_s[own]
+        work_s, own = _parts(sizes, task.rows)
+        task.predicted_s = self._device.start_s(now_s, work_s) + sizes.mean_s[own]
         due_s = min(now_s + plan.latency_s, task.deadline.at_s)
         if task.predicted_s > due_s and not self._is_trial(now_s, task.predicted_s - now_s):
             raise self._refusal(task, plan, task.predicted_s, 0)
@@ -114,21 +111,21 @@ class Admission:
         cost = self._costs.cost(task.signature_name, rows, task.lengths)
         return 0.0 if cost is None else cost.mean_s
 
-    def works_s(self, batches: Sequence[tuple[Task, int]], now_s: float) -> list[float]:
-        """Return the predicted costs, in seconds, of waiting batches of other keys.
+    def works_s(self, batches: Sequence[tuple[Task, int]], now_s: float) -> float:
+        """Return the predicted seconds on one device of waiting batches of other keys.
 
         `batches` holds the first task and the rows of each. A batch grows until it starts, by its share of the rate at
         which requests for its signature arrive.
         """
-        runs_s: list[float] = []
+        works_s = 0.0
         keys = Counter(task.signature_name for task, _ in batches)
         for task, rows in batches:
             plan = self._plans.get(task.signature_name)
             if plan is not None and task.shareable:
-                wait_s = self._forecast.start_s(now_s, runs_s) - now_s
+                wait_s = self._device.start_s(now_s, works_s) - now_s
                 rows += int(plan.rows_per_s * wait_s / (keys[task.signature_name] + 1))
-            runs_s.append(self.work_s(task, rows))
-        return runs_s
+            works_s += self.work_s(task, rows)
+        return works_s
 
     def rows_to_run(self, tasks: Sequence[Task], now_s: float, others: Sequence[tuple[Task, int]] = ()) -> int:
         """Return how many rows of these tasks should run now that a device thread is free.
@@ -139,44 +136,25 @@ class Admission:
         plan = self._plans.get(tasks[0].signature_name)
         if plan is None:
             return sum(task.rows for task in tasks)
-        other_work_s = sum(self.work_s(task, rows) for task, rows in others) / self._devices
+        other_work_s = sum(self.work_s(task, rows) for task, rows in others) / self._device.threads
         return plan.rows_to_run(tasks, now_s, other_work_s)
 
-    def started(self, thread: int, tasks: Sequence[Task], now_s: float) -> None:
-        """Record that a device thread has taken these tasks. It runs them after the batches that it took before."""
+    def taken(self, tasks: Sequence[Task]) -> None:
+        """Record that these tasks have left the queue as a batch."""
         first = tasks[0]
         plan = self._plans.get(first.signature_name)
         if plan is not None and first.shareable:
             plan.started(first.lengths)
-        run_s = self.work_s(first, sum(task.rows for task in tasks))
-        self._forecast.started(thread, now_s, first.enqueued_s, run_s)
-        self._running.setdefault(thread, deque()).append(tasks)
 
-    def dropped(self, thread: int) -> None:
-        """Record that a device thread did not run the last batch that it took, because all its requests had ended."""
-        self._running[thread].pop()
-        self._forecast.dropped(thread)
+    def answered(self, tasks: Sequence[Task], now_s: float) -> Sequence[float]:
+        """Record that a batch of these tasks has been answered.
 
-    def finished(self, thread: int, in_flight: int, now_s: float) -> tuple[str, Sequence[float]]:
-        """Record that a device thread has answered all but the last `in_flight` of the batches that it took.
-
-        Return the signature of the last batch answered and its prediction errors. An error is the actual finish minus
-        the predicted finish, in seconds, for each task that had a prediction.
+        Return the actual minus the predicted finish, in seconds, for each task that had a prediction.
         """
-        running = self._running[thread]
-        tasks: Sequence[Task] = ()
-        while len(running) > in_flight:
-            tasks = running.popleft()
-            self._forecast.finished(thread)
-            plan = self._plans.get(tasks[0].signature_name)
-            if plan is not None:
-                plan.finished(tasks, now_s)
-        errors_s = [now_s - task.predicted_s for task in tasks if task.predicted_s]
-        return tasks[0].signature_name if tasks else "", errors_s
-
-    def _is_free(self) -> bool:
-        """Return whether a device thread has nothing to run."""
-        return sum(map(bool, self._running.values())) < self._devices
+        plan = self._plans.get(tasks[0].signature_name)
+        if plan is not None:
+            plan.finished(tasks, now_s)
+        return [now_s - task.predicted_s for task in tasks if task.predicted_s]
 
     def _is_trial(self, now_s: float, duration_s: float) -> bool:
         """Return whether to run a request that a free device would refuse, to measure its current cost."""
@@ -203,16 +181,16 @@ class Admission:
         )
 
 
-def _parts(sizes: Sizes, rows: int) -> tuple[list[float], int]:
-    """Return how `rows` rows run without a queue: costs of the full batches, and the index of the last one's size."""
+def _parts(sizes: Sizes, rows: int) -> tuple[float, int]:
+    """Return how `rows` rows run without a queue: seconds of the full batches, and the index of the last one's size."""
     full, last = divmod(rows - 1, sizes.rows[-1])
-    return [sizes.mean_s[-1]] * full, sizes.index(last + 1)
+    return full * sizes.mean_s[-1], sizes.index(last + 1)
 
 
 def _own_size(
-    sizes: Sizes, target: int, rows_ahead: int, rows: int, due_s: float, latency_s: float, runs_s: list[float]
-) -> int:
-    """Return the index of the size in which `rows` rows will run, and append the costs of earlier batches to `runs_s`.
+    sizes: Sizes, target: int, rows_ahead: int, rows: int, due_s: float, latency_s: float
+) -> tuple[float, int]:
+    """Return the seconds of the batches before the one with the last of `rows` rows, and the index of its size.
 
     `due_s`: seconds from the start of the next batch until the oldest waiting request must be answered.
     """
@@ -222,12 +200,9 @@ def _own_size(
         # The oldest request is late in any size, so its batch uses a size that costs little for each row.
         first = max(min(target, sizes.largest_within(latency_s / 2)), 0)
     if not rows_ahead or total <= sizes.rows[first]:
-        parts_s, own = _parts(sizes, total)
-        runs_s += parts_s
-        return max(own, target)
-    runs_s.append(sizes.mean_s[first])
+        work_s, own = _parts(sizes, total)
+        return work_s, max(own, target)
     total = max(total - sizes.rows[first], rows)
     chunk = max(target, sizes.index(rows))
     full, last = divmod(total - 1, sizes.rows[chunk])
-    runs_s += [sizes.mean_s[chunk]] * full
-    return max(sizes.index(last + 1), target)
+    return sizes.mean_s[first] + full * sizes.mean_s[chunk], max(sizes.index(last + 1), target)

@@ -7,8 +7,7 @@ import numpy as np
 
 from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.padding import (
+from tpuserve_server.core.batching.padding import (
     ALIGNMENT_BYTES,
     address,
     empty_aligned,
@@ -18,8 +17,9 @@ from tpuserve_server.core.padding import (
     largest_rows,
     split_rows,
 )
-from tpuserve_server.core.sequences import Sequences
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.batching.sequences import Sequences
+from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.terms.types import Array, Tensors
 
 # The copy that a runtime makes of a smaller array takes less time than the search for a buffer.
 _SMALL_BYTES: Final = 1 << 16

@@ -6,17 +6,75 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.batch import Batch
-from tpuserve_server.core.batching.capacity import check_capacity, check_room, part_sizes
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck, due_s
 from tpuserve_server.core.batching.lane import Lane, Work
-from tpuserve_server.core.batching.leaving import begin_run, ready_s
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
 from tpuserve_server.core.batching.queue_depth import QueueDepth
-from tpuserve_server.core.batching.request_size import too_many_rows
 from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import Unavailable
+from tpuserve_server.core.terms.types import Signature
+
+
+def check_room(lane: Lane, max_enqueued_batches: int) -> None:
+    """Raise Unavailable if the signature may not have another batch."""
+    if lane.enqueued >= max_enqueued_batches:
+        raise Unavailable(
+            "The batch scheduling queue to which this task was submitted is full; currently "
+            f"{lane.enqueued} batches enqueued and max_enqueued_batches is {max_enqueued_batches}"
+        )
+
+
+def check_capacity(lane: Lane, max_enqueued_batches: int, rows: int, room: int, *, has_open_batch: bool) -> None:
+    """Raise Unavailable if `rows` rows do not fit into the `room` of the open batch and the batches behind it."""
+    # An open batch counts as enqueued, even if it is empty.
+    enqueued = lane.enqueued + (not has_open_batch)
+    capacity = max(max_enqueued_batches - enqueued, 0) * lane.max_rows
+    capacity += room if enqueued <= max_enqueued_batches else 0
+    if rows > capacity:
+        raise Unavailable(
+            f"The batch scheduling queue to which this task was submitted is full; task size is {rows} but "
+            f"scheduling capacity is only {capacity} (num_enqueued_batches={enqueued}, "
+            f"max_enqueued_batches={max_enqueued_batches}, open_batch_size={lane.max_rows - room}, "
+            f"max_execution_batch_size={lane.max_rows})"
+        )
+
+
+def part_sizes(rows: int, room: int, max_rows: int) -> list[int]:
+    """Return the sizes of a split request's parts: `room` fills the open batch, then full batches and a remainder."""
+    first = min(room, rows)
+    full, last = divmod(rows - first, max_rows)
+    return [size for size in (first, *[max_rows] * full, last) if size]
+
+
+def ready_s(batches: deque[Batch]) -> float:
+    """Return when the first batch of a key may leave.
+
+    A full or closed batch may leave at once. Any other waits for its timeout, or until the clients that were just
+    answered have had time to send again.
+    """
+    first = batches[0]
+    if len(batches) > 1 or first.is_full:
+        return first.oldest_s
+    regroup = first.lane.regroup
+    if regroup is not None:
+        return max(first.oldest_s, regroup.until_s(first.rows))
+    return first.oldest_s + first.lane.timeout_s
+
+
+def begin_run(batches: deque[Batch], now_s: float) -> BatchRun:
+    """Return the record of the first batch of a key, which leaves now."""
+    first = batches[0]
+    if not first.lane.waits or not first.tasks[0].shareable:
+        return BatchRun(Departure.AT_ONCE, first.oldest_s)
+    if first.is_full:
+        return BatchRun(Departure.FULL, max(task.enqueued_s for task in first.tasks))
+    if len(batches) > 1:
+        return BatchRun(Departure.CLOSED, min(batches[1].oldest_s, now_s))
+    waits_for_clients = first.lane.regroup is not None
+    return BatchRun(Departure.REGROUP if waits_for_clients else Departure.TIMEOUT, min(ready_s(batches), now_s))
 
 
 class Backlog:
@@ -237,7 +295,7 @@ class Backlog:
             rows, oldest_s = sum(batch.rows for batch in batches), batches[0].oldest_s
         # A task that runs alone shares no batch with others of its key.
         others = self._others(key if task.shareable else None)
-        admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else ())
+        admission.check(task, rows, oldest_s, admission.works_s(others, task.enqueued_s) if others else 0.0)
 
     def check_deadline(self, signature_name: str, deadline: Deadline, now_s: float, ahead_s: float = 0.0) -> None:
         """Check whether a request that is not decoded yet would be in time, behind `ahead_s` seconds of other work.
@@ -249,7 +307,9 @@ class Backlog:
         """
         lane = self._lanes.get(signature_name)
         check = self._deadlines
-        if check is None or lane is None or lane.has_objective or not (self._batches or ahead_s or not check.is_idle):
+        if check is None or lane is None or lane.has_objective:
+            return
+        if not self._batches and not ahead_s and check.device.is_idle:
             return
         run_s = max(lane.latest_run_s, lane.run_s(1, ()))
         finish_s = self._finish_s(check, lane, run_s, deadline, now_s, ahead_s)
@@ -262,7 +322,7 @@ class Backlog:
         Signatures that have not run count as if they took as long as the shortest other one.
         """
         check = self._deadlines
-        if check is None or not (self._batches or not check.is_idle):
+        if check is None or (not self._batches and check.device.is_idle):
             return 0.0
         lanes = self._lanes.values()
         shortest = min((each for each in lanes if each.latest_run_s), key=lambda each: each.latest_run_s, default=None)
@@ -275,14 +335,14 @@ class Backlog:
         self, check: DeadlineCheck, lane: Lane, run_s: float, deadline: Deadline, now_s: float, ahead_s: float
     ) -> float:
         work_s = self._work_before(lane.order_s(now_s, deadline)) + ahead_s
-        return check.finish_s(now_s, work_s, run_s) + check.host_s
+        return check.device.start_s(now_s, work_s) + run_s + check.host_s
 
     def _check_task(self, check: DeadlineCheck, lane: Lane, task: Task, ahead_s: float) -> None:
-        if not self._batches and not ahead_s and check.is_idle:
+        if not self._batches and not ahead_s and check.device.is_idle:
             # Refusing it would speed up no other request, and a run corrects a wrong cost.
             return
         now_s, run_s = task.enqueued_s, lane.run_s(task.rows, task.lengths)
-        finish_s = check.finish_s(now_s, self._work_before(task.order_s) + ahead_s, run_s)
+        finish_s = check.device.start_s(now_s, self._work_before(task.order_s) + ahead_s) + run_s
         if finish_s > task.deadline.at_s:
             raise check.refusal(task.deadline, now_s, finish_s)
 

@@ -5,32 +5,29 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck
-from tpuserve_server.core.batching.host_delay import HostDelay
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
+from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.batching.device_share import DeviceShare, Turn
 from tpuserve_server.core.batching.hung_runs import HungRuns
-from tpuserve_server.core.batching.loop_runner import LoopRunner
-from tpuserve_server.core.batching.loop_runs import LoopRuns
+from tpuserve_server.core.batching.lane import LEAST_RUN_S
+from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.refusals import Refusals
-from tpuserve_server.core.batching.regroup import LEAST_RUN_S
 from tpuserve_server.core.batching.runner import BatchRunner
-from tpuserve_server.core.batching.running import RunningBatches
-from tpuserve_server.core.batching.taken_batches import TakenBatches
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import WaitingClock
-from tpuserve_server.core.device_share import DeviceShare, Turn
-from tpuserve_server.core.errors import ResourceExhausted, TooLate, Unavailable
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.servable import Servable
-from tpuserve_server.core.thread_name import name_thread
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.system.thread_name import name_thread
+from tpuserve_server.core.terms.deadline import WaitingClock
+from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable
+from tpuserve_server.core.terms.servable import Servable
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,7 +51,7 @@ class Batcher:
         *,
         parameters: BatchingParameters,
         clock: WaitingClock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         costs: CostModel | None = None,
         device: DeviceShare | None = None,
         watchdog: Watchdog | None = None,
@@ -80,11 +77,12 @@ class Batcher:
         # The lock of `_changed` itself: a condition's `with` takes two more calls, for every request.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._taken = DeviceQueue(parameters.threads)
         self._admission: Admission | None = None
         if any(sizes.objective is not None for sizes in options.values()):
-            self._admission = Admission(servable_id, options, self._costs, parameters.threads)
+            self._admission = Admission(servable_id, options, self._costs, self._taken)
         self._host = HostDelay()
-        self._deadlines = DeadlineCheck(servable_id, parameters.threads, self._host)
+        self._deadlines = DeadlineCheck(servable_id, self._taken, self._host)
         self._queue = BatchQueue(
             servable.signatures,
             options,
@@ -116,19 +114,15 @@ class Batcher:
             self._take_for_loop,
             self._run_for_loop,
         )
-        self._running = RunningBatches(parameters.threads)
         self._hung = HungRuns(
             servable_id,
-            self._running,
+            self._taken,
             self._changed,
             clock,
             metrics,
             drain=self._queue.drain,
             give_back=self._give_back,
             watchdog=watchdog,
-        )
-        self._taken = TakenBatches(
-            servable_id, self._running, self._deadlines, self._admission, self._hung, clock, metrics
         )
         self._start(servable, watchdog, spans)
         self._hung.watch()
@@ -150,7 +144,7 @@ class Batcher:
                 self._metrics,
                 self._costs,
                 self._host,
-                self._running,
+                self._taken,
                 watchdog,
                 spans,
             )
@@ -312,8 +306,23 @@ class Batcher:
             if self._stopping:
                 self._close_turns()
         if tasks:
-            self._taken.started(thread, tasks, now_s, self._queue.run_s(tasks))
+            run = tasks[0].run
+            assert run is not None, "the queue sets it"
+            self._taken.take(thread, tasks, run.ready_s, now_s, self._queue.run_s(tasks))
+            if self._admission is not None:
+                self._admission.taken(tasks)
         return tasks
+
+    def _end(self, thread: int) -> None:
+        """Record that a thread has answered its oldest batch. Called with the lock held."""
+        now_s = self._clock.monotonic_s()
+        batch = self._taken.end(thread, now_s)
+        if batch.is_hung:
+            self._hung.ended()
+        if self._admission is not None and (errors_s := self._admission.answered(batch.tasks, now_s)):
+            name = batch.tasks[0].signature_name
+            host_s = self._admission.host_s(name)
+            self._metrics.finish_predicted(servable=self._id, signature=name, errors_s=errors_s, host_s=host_s)
 
     # The device threads.
 
@@ -327,23 +336,21 @@ class Batcher:
 
         A separate frame frees everything of the last batch while the thread waits for the next.
         """
-        in_flight = runner.in_flight
         thread = runner.thread
-        tasks = self._following_batch(thread, turn) if in_flight else self._next_batch(thread, turn)
+        tasks = self._following_batch(thread, turn) if runner.in_flight else self._next_batch(thread, turn)
         if tasks:
-            has_room = runner.start(tasks)
-            if runner.in_flight == in_flight:
+            if not runner.start(tasks):
                 # All its requests had ended.
                 with self._changed:
-                    self._taken.dropped(thread, in_flight)
-            if has_room:
+                    self._taken.drop(thread)
+            if runner.has_room:
                 # Another batch may follow at once.
                 return True
         elif not runner.in_flight:
             return False
         run_s = runner.finish()
         with self._changed:
-            self._taken.ended(thread, runner.in_flight)
+            self._end(thread)
             self._loop_runner.choice.ran_on_thread(tasks)
         turn.used_s += run_s
         if self._regroups and run_s >= LEAST_RUN_S:
@@ -360,13 +367,12 @@ class Batcher:
     def _run_for_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> float | None:
         """Run a batch. Return the seconds that the device was busy, or None if all requests had ended."""
         runner, turn = self._runners[0], self._turns[0]
-        runner.start(tasks)
-        run_s = runner.finish(loop) if runner.in_flight else None
+        run_s = runner.finish(loop) if runner.start(tasks) else None
         with self._lock:
             if run_s is None:
-                self._taken.dropped(0, 0)
+                self._taken.drop(0)
             else:
-                self._taken.ended(0, 0)
+                self._end(0)
                 turn.used_s += run_s
             turn.give_back()
         return run_s

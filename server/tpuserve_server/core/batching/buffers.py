@@ -4,8 +4,8 @@ import sys
 from collections.abc import Hashable, Mapping
 from typing import Final
 
-from tpuserve_server.core.padding import ALIGNMENT_BYTES, empty_batch
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.batching.padding import ALIGNMENT_BYTES, empty_batch
+from tpuserve_server.core.terms.types import Array, Tensors
 
 # Limit for all threads of a batcher together. A thread that reaches its share drops its buffers and allocates new ones.
 MAX_BUFFER_BYTES = 256 * 2**20

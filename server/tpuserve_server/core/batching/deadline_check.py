@@ -1,9 +1,36 @@
 """DeadlineCheck: refuses a request at once if its predicted finish is after its deadline, without any objective."""
 
-from tpuserve_server.core.batching.host_delay import HostDelay
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, ServingError, TooLate
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, ServingError, TooLate
+from tpuserve_server.core.terms.types import ServableId
+
+# Weights and factor of TCP's retransmission timer (RFC 6298, 2.3): smoothed mean plus four mean deviations.
+_MEAN_WEIGHT = 1 / 8
+_DEVIATION_WEIGHT = 1 / 4
+_DEVIATIONS = 4.0
+
+
+class HostDelay:
+    """Seconds to expect between the end of a batch and the last of its responses.
+
+    Event loops record, and any thread reads. Both without a lock: a lost update is harmless.
+    """
+
+    __slots__ = ("_deviation_s", "_mean_s", "seconds")
+
+    def __init__(self) -> None:
+        """Start with no delay."""
+        self._mean_s = self._deviation_s = 0.0
+        self.seconds = 0.0
+
+    def record(self, delay_s: float) -> None:
+        """Record that the responses of a batch went out `delay_s` after it had ended."""
+        off_s = delay_s - self._mean_s
+        self._mean_s += _MEAN_WEIGHT * off_s
+        self._deviation_s += _DEVIATION_WEIGHT * (abs(off_s) - self._deviation_s)
+        self.seconds = self._mean_s + _DEVIATIONS * self._deviation_s
+
 
 # Smallest retry hint, in seconds.
 _LEAST_RETRY_S = 0.001
@@ -19,15 +46,11 @@ class DeadlineCheck:
     Unknown costs count as 0, so that a server that has measured nothing refuses nothing.
     """
 
-    def __init__(self, servable_id: ServableId, devices: int, host: HostDelay) -> None:
-        """Predict for `devices` batches that run at the same time."""
+    def __init__(self, servable_id: ServableId, device: DeviceQueue, host: HostDelay) -> None:
+        """Predict for the batches behind those of `device`."""
         self._id = servable_id
-        self._devices = devices
+        self.device = device
         self._host = host
-        # Expected end of the last batch that each device thread has taken, or 0 if the thread has none.
-        self._ends_s: dict[int, float] = {}
-        # Earliest of them, 0 while a device thread is idle.
-        self._free_s = 0.0
 
     @property
     def host_s(self) -> float:
@@ -38,34 +61,9 @@ class DeadlineCheck:
         """
         return self._host.seconds
 
-    def started(self, thread: int, now_s: float, run_s: float) -> None:
-        """Record that a device thread has taken a batch that should run for `run_s`, after those that it has."""
-        ends_s = self._ends_s
-        ends_s[thread] = max(ends_s.get(thread, 0.0), now_s) + run_s
-        self._free_s = min(ends_s.values()) if len(ends_s) == self._devices else 0.0
-
-    def ended(self, thread: int) -> None:
-        """Record that a device thread has no batch."""
-        if thread in self._ends_s:
-            self._ends_s[thread] = self._free_s = 0.0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a device thread has no batch."""
-        return not self._free_s
-
     def is_hopeless(self, deadline: Deadline, now_s: float, run_s: float) -> bool:
-        """Return whether a request is answered after its deadline even if its batch of `run_s` starts now."""
-        return deadline.at_s < now_s + run_s + self._host.seconds
-
-    def finish_s(self, now_s: float, work_s: float, run_s: float) -> float:
-        """Predict when a batch ends that takes `run_s` and runs after `work_s` of other batches.
-
-        Both are seconds of one device.
-        """
-        # A batch that takes longer than expected should end any time.
-        free_s = self._free_s
-        return (free_s if free_s > now_s else now_s) + work_s / self._devices + run_s
+        """Return whether a request is answered after its deadline even if its batch of `run_s` is the next."""
+        return deadline.at_s < self.device.free_s(now_s) + run_s + self._host.seconds
 
     def refusal(self, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""

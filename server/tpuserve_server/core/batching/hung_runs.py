@@ -4,14 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from tpuserve_server.core.batching.running import RunningBatches
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
+from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.task import Task, complete
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import DeadlineExceeded, Unavailable
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
+from tpuserve_server.core.terms.types import ServableId
 
 _log = logging.getLogger(__name__)
 
@@ -22,10 +22,10 @@ class HungRuns:
     def __init__(
         self,
         servable_id: ServableId,
-        running: RunningBatches,
+        device: DeviceQueue,
         lock: threading.Condition,
         clock: Clock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         *,
         drain: Callable[[], Sequence[Task]],
         give_back: Callable[[int], None],
@@ -33,7 +33,7 @@ class HungRuns:
     ) -> None:
         """Use `drain` to empty the queue, and `give_back` to end the turn of a device thread, both with `lock` held."""
         self._id = servable_id
-        self._running = running
+        self._device = device
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
@@ -66,17 +66,17 @@ class HungRuns:
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
-            earlier = len(self._running.hung_threads())
-            hung, behind = self._running.mark_hung(now_s, limit_s)
-            count = len(self._running.hung_threads()) - earlier
-            if hung and self._running.all_hang():
+            batches, behind = self._device.mark_hung(now_s, limit_s)
+            hung = [task for batch in batches for task in batch.tasks]
+            threads = self._device.hung_threads()
+            if batches and len(threads) == self._device.threads:
                 self.error = self._blocked(limit_s)
                 behind += self._drain()
-            for thread in self._running.hung_threads():
+            for thread in threads:
                 self._give_back(thread)
-            next_s = self._running.next_s(now_s, limit_s)
-        if hung:
-            self._metrics.runs_hung(servable=self._id, count=count)
+            next_s = self._device.next_hung_s(now_s, limit_s)
+        if batches:
+            self._metrics.runs_hung(servable=self._id, count=len(batches))
             _log.error(
                 "A run of %s has taken more than %g s (--run_timeout_seconds). The server answers its %s and %d "
                 "behind it with errors",
@@ -88,16 +88,15 @@ class HungRuns:
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
         with self._lock:
-            since_s = self._running.hung_since_s()
+            since_s = self._device.hung_since_s()
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
-    def ended(self, thread: int) -> None:
-        """Record that the oldest batch of a device thread has ended. Called with the lock held."""
-        if self._running.ended(thread, self._clock.monotonic_s()):
-            self.error = None
-            _log.warning("The run of %s that hung has ended", self._id)
-            if self._watchdog is not None:
-                self._watchdog.wake()
+    def ended(self) -> None:
+        """Record that a batch that counted as hung has ended. Called with the lock held."""
+        self.error = None
+        _log.warning("The run of %s that hung has ended", self._id)
+        if self._watchdog is not None:
+            self._watchdog.wake()
 
     def _blocked(self, limit_s: float) -> Unavailable:
         return Unavailable(f"Servable {self._id} does not respond: a run has taken {limit_s:g} s")

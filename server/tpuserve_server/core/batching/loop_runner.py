@@ -1,15 +1,94 @@
-"""LoopRunner: wakes whoever runs the next batch of a version: a device thread, or the event loop in its place."""
+"""LoopRunner: wakes whoever runs the next batch of a version: a device thread or the event loop."""
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
-from tpuserve_server.core.batching.loop_runs import LoopRuns
+from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import WaitingClock
-from tpuserve_server.core.loop_share import LoopShare
+from tpuserve_server.core.system.loop_share import LoopShare
+from tpuserve_server.core.terms.deadline import WaitingClock
+
+# LoopRuns: whether the event loop may run a batch instead of a device thread.
+#
+# A device thread costs a few requests for a small model more than the model itself: the thread wakes up, competes with
+# the event loop for the interpreter's lock, and wakes the loop again. Such a batch is cheaper on the loop, if it surely
+# ends soon.
+
+# The event loop answers no other request during a run, so a run must be short.
+MOST_RUN_S: Final = 0.0003
+# More requests share the cost of the device thread, which leaves the loop time for other requests.
+MOST_REQUESTS: Final = 4
+# After a batch of more requests, this many smaller ones run on the device thread: with many clients, the thread works
+# while the loop decodes, and single requests that come between large batches should join the next one.
+QUIET_BATCHES: Final = 8
+# A run that takes this long in spite of its expected cost sends the following runs to the device thread.
+SLOW_RUN_S: Final = 0.001
+# They stay there for this many times the duration of the slow run, so that slow runs take at most 2 % of the loop's
+# time.
+LEAST_PAUSE: Final = 50.0
+# Each slow run doubles the pause of the next one, up to about a minute for 1 ms, and each other run shortens it by 1 %.
+# The pause therefore grows if more than one run in 70 is slow. A process may lose the CPU now and then.
+MOST_PAUSE: Final = 64000.0
+_SHORTENED: Final = 0.99
+# More than the combinations of signatures, outputs and buckets. Clients choose the outputs.
+_MOST_KINDS: Final = 1024
+
+# Signature, outputs, padded lengths and bucket: all that decides what a runtime prepares in a first run.
+_Kind: TypeAlias = tuple[str, tuple[str, ...], tuple[int, ...], int]
+
+
+class LoopRuns:
+    """The choice for one version, by the expected and the actual duration of runs. The batcher's lock guards it."""
+
+    __slots__ = ("_crowded", "_kinds", "_not_before_s", "_pause", "may_run")
+
+    def __init__(self, may_run: bool) -> None:
+        """Start without runs. `may_run`: the version and its threads allow runs on an event loop."""
+        self.may_run = may_run
+        self._kinds: set[_Kind] = set()
+        # Small batches that the device thread must still run.
+        self._crowded = 0
+        self._not_before_s = -math.inf
+        self._pause = LEAST_PAUSE
+
+    def allows(self, batch: Batch, now_s: float) -> bool:
+        """Return whether the only waiting batch may run on the event loop. Its expected seconds must be known."""
+        if self._crowded or len(batch.tasks) > MOST_REQUESTS or now_s < self._not_before_s:
+            return False
+        if not 0.0 < batch.work_s <= MOST_RUN_S:
+            return False
+        lane, first = batch.lane, batch.tasks[0]
+        if lane.waits or not lane.has_equal_rows or not first.shareable:
+            return False
+        rows = batch.rows if batch.rows <= lane.least_bucket else batch.rows_to_run()
+        return _kind(first, choose_bucket(rows, lane.buckets)) in self._kinds
+
+    def ran_on_thread(self, tasks: Sequence[Task]) -> None:
+        """Record a batch of the device thread: runs of its kind are prepared from now on."""
+        if not self.may_run:
+            return
+        self._crowded = QUIET_BATCHES if len(tasks) > MOST_REQUESTS else max(self._crowded - 1, 0)
+        run = tasks[0].run
+        if run is not None and not run.failed and len(self._kinds) < _MOST_KINDS:
+            self._kinds.add(_kind(tasks[0], run.bucket))
+
+    def ended(self, run_s: float, now_s: float) -> None:
+        """Record the duration of a run on the event loop."""
+        if run_s < SLOW_RUN_S:
+            self._pause = max(_SHORTENED * self._pause, LEAST_PAUSE)
+        else:
+            self._not_before_s = now_s + self._pause * run_s
+            self._pause = min(2.0 * self._pause, MOST_PAUSE)
+
+
+def _kind(task: Task, bucket: int) -> _Kind:
+    return (task.signature_name, task.output_names, task.lengths, bucket)
+
 
 _Loop: TypeAlias = asyncio.AbstractEventLoop
 

@@ -5,10 +5,20 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.sequences import Sequences
+    from tpuserve_server.core.batching.sequences import Sequences
+
+
+def too_many_rows(rows: int, most: int, *, splits: bool) -> InvalidArgument:
+    """Return the error, with upstream's words first. `splits`: the server already runs large requests in parts."""
+    hint = "" if splits else "; enable_large_batch_splitting in the server's batching parameters allows larger requests"
+    return InvalidArgument(
+        f"Task size {rows} is larger than maximum input batch size {most}. Send at most "
+        f"{counted(most, 'row')} in a request{hint}"
+    )
 
 
 class BatchingMode(enum.StrEnum):

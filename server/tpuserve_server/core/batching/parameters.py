@@ -14,8 +14,8 @@ from tpuserve_server.core.batching.options import (
     check_ascending,
     choose_mode,
 )
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.setting import Setting
 
 # TensorFlow Serving's default (SharedBatchScheduler::QueueOptions).
 DEFAULT_MAX_BATCH_SIZE = 1000

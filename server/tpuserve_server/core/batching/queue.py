@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Task, share_run
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Signature
 
 
 class BatchQueue:

@@ -3,14 +3,14 @@
 import threading
 from collections.abc import Sequence
 
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.deadline_check import DeadlineCheck
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task, complete
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 # After a refusal, requests are checked before they are decoded for this long.
 _REFUSES_FOR_S = 1.0
@@ -30,7 +30,7 @@ class Refusals:
         deadlines: DeadlineCheck,
         lock: threading.RLock,
         clock: Clock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
     ) -> None:
         """Check the requests of `queue`, which `lock` guards."""
         self._id = servable_id

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
-from tpuserve_server.core.batching.batch_run import BatchRun
+from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.buffers import BatchBuffers
-from tpuserve_server.core.batching.host_delay import HostDelay
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.deadline_check import HostDelay
+from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.running import RunningBatches
+from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.terms.batch_run import BatchRun
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import (
     Cancelled,
     DataLoss,
     DeadlineExceeded,
@@ -31,13 +34,10 @@ from tpuserve_server.core.errors import (
     ResourceExhausted,
     ServingError,
 )
-from tpuserve_server.core.metrics import Metrics
-from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.servable import InFlight, Servable
-from tpuserve_server.core.tracer import SpanRecorder
-from tpuserve_server.core.types import ServableId, Tensors
-from tpuserve_server.core.validation import count_plain_rows
-from tpuserve_server.core.watchdog import Watchdog
+from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.tracer import SpanRecorder
+from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.core.terms.validation import count_plain_rows
 
 logger = logging.getLogger(__name__)
 
@@ -79,16 +79,16 @@ class BatchRunner:
         options: Mapping[str, BatchingOptions],
         buffers: Sequence[BatchBuffers],
         clock: Clock,
-        metrics: Metrics,
+        metrics: BatchMetrics,
         costs: CostModel,
         host: HostDelay,
-        running: RunningBatches,
+        device: DeviceQueue,
         watchdog: Watchdog | None,
         spans: SpanRecorder | None = None,
     ) -> None:
         """`thread` is the number of its device thread.
 
-        `buffers` holds one entry for each batch in flight. No other runner uses them. `running` has the batches of this
+        `buffers` holds one entry for each batch in flight. No other runner uses them. `device` has the batches of this
         thread. `watchdog` gets the loss of the device. `spans` gets the start and the end of each batch.
         """
         self.thread = thread
@@ -101,7 +101,7 @@ class BatchRunner:
         self._metrics = metrics
         self._costs = costs
         self._host = host
-        self._running = running
+        self._device = device
         self._watchdog = watchdog
         self._spans = spans
         self._runs: deque[_Run] = deque()
@@ -112,15 +112,20 @@ class BatchRunner:
         """Number of batches that have been started and not finished."""
         return len(self._runs)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch can be started."""
+        return bool(self._free_buffers)
+
     def start(self, tasks: list[Task]) -> bool:
         """Drop the tasks that have ended, and start the rest on the device as one batch.
 
-        Return whether there is room for another batch. Never raises.
+        Return False if none is left. Never raises.
         """
         live = self._drop_dead(tasks)
         if live:
             self._runs.append(self._start(live, self._free_buffers.pop()))
-        return bool(self._free_buffers)
+        return bool(live)
 
     def finish(self, loop: asyncio.AbstractEventLoop | None = None) -> float:
         """Wait for the oldest batch in flight and answer all its tasks.
@@ -150,7 +155,7 @@ class BatchRunner:
             for half in (tasks[:middle], tasks[middle:]):
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
-                    self._running.run_again(self.thread, self._clock.monotonic_s())
+                    self._device.run_again(self.thread, self._clock.monotonic_s())
                     share_run(live, run.facts.again())
                     part = self._start(live, run.buffers)
                     part.is_timed = not self._runs

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tpuserve_server.core.batching.batch_run import BatchRun
-from tpuserve_server.core.counted import counted
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import FailedPrecondition, ResourceExhausted, ServingError
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import Tensors
+from tpuserve_server.core.terms.batch_run import BatchRun
+from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Task:
     shareable: bool
     enqueued_s: float = field(default=0.0)
     priority: Priority = field(default=Priority.HIGH)
-    # The queue owns the remaining fields. `lengths` are those that its sequences are padded to (core/sequences.py).
+    # The queue owns the remaining fields. `lengths` are those that its sequences are padded to (sequences.py).
     lengths: tuple[int, ...] = field(default=())
     # The `Batch` that the task waits in, or None once it has left the queue. This module cannot import its type.
     batch: object | None = field(default=None)

@@ -2,34 +2,288 @@
 
 import contextlib
 import logging
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.freed_memory import trim_memory
-from tpuserve_server.core.host_memory import HostMemory, total_size
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+import numpy as np
+
+from tpuserve_formats.safety.graph import Graph, Node, read_graphs
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.freed_memory import trim_memory
+from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.executors.candidate import Candidate
 from tpuserve_server.executors.chosen_servable import ChosenServable
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
-from tpuserve_server.executors.openvino.trial import (
-    LEAST_GAIN,
-    Tolerance,
-    check_outputs,
-    generate_inputs,
-    measure_gain,
-    trial_sizes,
-)
 from tpuserve_server.executors.runtimes import OPENVINO, MissingRuntime
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
+from tpuserve_server.executors.tensorflow.options import DEFAULT_TAGS
+from tpuserve_server.executors.tensorflow.run_graph import needed_nodes
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.openvino.model import OpenVinoModel
+
+
+# A run of the signature with all of its outputs.
+Run: TypeAlias = Callable[[Tensors], Tensors]
+
+# Batch sizes of a version that states none.
+_SIZES: Final = (1, 8)
+# Largest number of sizes in a trial, and limits of its rounds.
+_MOST_SIZES: Final = 3
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 12
+_BUDGET_S: Final = 2.0
+# OpenVINO must be faster by this factor. A smaller gain may be due to the noise of the trial.
+LEAST_GAIN: Final = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Allowed difference of an element: `atol + rtol * |expected|`."""
+
+    atol: float
+    rtol: float
+
+
+def trial_sizes(batch_sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the batch sizes to try, with the smallest and the largest."""
+    sizes = sorted(batch_sizes) or list(_SIZES)
+    if len(sizes) <= _MOST_SIZES:
+        return tuple(sizes)
+    places = np.linspace(0, len(sizes) - 1, _MOST_SIZES).round().astype(int)
+    return tuple(sizes[place] for place in places)
+
+
+def generate_inputs(signature: Signature, rows: int) -> Tensors:
+    """Return `rows` rows of random numbers, the same at each call. Only first dimensions may be free."""
+    random = np.random.default_rng(rows)
+    return {name: _generate(spec, rows, random) for name, spec in signature.inputs.items()}
+
+
+def _generate(spec: TensorSpec, rows: int, random: np.random.Generator) -> Array:
+    shape = tuple(rows if size is None else size for size in spec.shape or ())
+    if spec.dtype.kind == "f":
+        # 0-d as well: standard_normal returns a Python number for an empty shape.
+        return np.asarray(random.standard_normal(shape), spec.dtype)
+    if spec.dtype.kind == "b":
+        return np.asarray(random.integers(0, 2, shape), spec.dtype)
+    return np.asarray(random.integers(0, np.iinfo(spec.dtype).max, shape, endpoint=True), spec.dtype)
+
+
+def check_outputs(expected: Tensors, received: Tensors, tolerance: Tolerance, rows: int) -> None:
+    """Compare OpenVINO's outputs with TensorFlow's.
+
+    Raises:
+        FailedPrecondition: an output has another shape or dtype, or an element differs by more than the tolerance.
+    """
+    for name, want in expected.items():
+        got = received[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise FailedPrecondition(
+                f"its output '{name}' is {got.dtype.name} {list(got.shape)} instead of {want.dtype.name} "
+                f"{list(want.shape)} for {rows} rows"
+            )
+        if want.dtype.kind != "f":
+            if not np.array_equal(want, got):
+                raise FailedPrecondition(f"its output '{name}' differs for {rows} rows")
+        elif not np.allclose(got, want, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True):
+            worst = float(np.nanmax(np.abs(got.astype(np.float64) - want)))
+            raise FailedPrecondition(
+                f"its output '{name}' differs by up to {worst:.2g} for {rows} rows; the tolerance is "
+                f"{tolerance.atol:g} + {tolerance.rtol:g} * |expected|"
+            )
+
+
+def measure_gain(tensorflow: Run, openvino: Run, samples: Sequence[tuple[int, Tensors]]) -> float:
+    """Return TensorFlow's time a row over OpenVINO's, averaged over the samples of (rows, inputs). Blocks for seconds.
+
+    Both run in turns, and the shortest time of each counts, because other work of the machine only lengthens times.
+    """
+    least_s = {(run, rows): float("inf") for run in (tensorflow, openvino) for rows, _ in samples}
+    started_s = time.monotonic()
+    for number in range(_MOST_ROUNDS):
+        if number >= _LEAST_ROUNDS and time.monotonic() - started_s > _BUDGET_S:
+            break
+        for rows, inputs in samples:
+            for run in (tensorflow, openvino):
+                least_s[run, rows] = min(least_s[run, rows], _time(run, inputs))
+    cost_s = {run: sum(least_s[run, rows] / max(rows, 1) for rows, _ in samples) for run in (tensorflow, openvino)}
+    return cost_s[tensorflow] / cost_s[openvino]
+
+
+def _time(run: Run, inputs: Tensors) -> float:
+    started_s = time.perf_counter()
+    run(inputs)
+    return time.perf_counter() - started_s
+
+
+# Operations of a SavedModel that OpenVINO runs as TensorFlow does.
+#
+# OpenVINO converts more operations, but drops TensorFlow's checks of values: it ignores assertions, returns zeros for
+# an index out of range, and converts random operations and changes of variables to constants. Only operations whose
+# outcome depends on their inputs alone, and which fail for no values, are listed here.
+
+_EQUAL: Final = frozenset(
+    {
+        # Structure, calls and variables.
+        "Const", "Identity", "IdentityN", "NoOp", "PartitionedCall", "Placeholder", "PlaceholderWithDefault",
+        "ReadVariableOp", "Snapshot", "StatefulPartitionedCall", "StopGradient", "VarHandleOp", "VariableV2",
+        # Shapes.
+        "BroadcastTo", "Cast", "Concat", "ConcatV2", "DepthToSpace", "ExpandDims", "Fill", "MirrorPad", "OnesLike",
+        "Pack", "Pad", "PadV2", "Range", "Rank", "Reshape", "ReverseV2", "Shape", "ShapeN", "Size", "Slice",
+        "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike",
+        # Arithmetic without division of integers.
+        "Abs", "Add", "AddN", "AddV2", "Ceil", "ClipByValue", "Cos", "Erf", "Exp", "Expm1", "Floor", "Inv", "Log",
+        "Log1p", "Maximum", "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Rint", "Round", "Rsqrt",
+        "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Square", "SquaredDifference", "Sub", "Tanh",
+        # Comparisons and choices.
+        "ArgMax", "ArgMin", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalNot",
+        "LogicalOr", "NotEqual", "Select", "SelectV2",
+        # Reductions.
+        "All", "Any", "Cumsum", "Max", "Mean", "Min", "Prod", "Sum",
+        # Layers.
+        "AvgPool", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "BiasAdd", "Conv2D", "Conv2DBackpropInput",
+        "Conv3D", "DepthwiseConv2dNative", "Einsum", "Elu", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3",
+        "LRN", "LeakyRelu", "LogSoftmax", "MatMul", "MaxPool", "Relu", "Relu6", "ResizeBilinear",
+        "ResizeNearestNeighbor", "Selu", "Softmax",
+    }
+)  # fmt: skip
+# Equal if their indices, the second input, are constants: such as those that read a dimension of a shape.
+_LOOKUPS: Final = frozenset({"Gather", "GatherNd", "GatherV2"})
+
+
+def find_different(graph: Graph, signature: Signature) -> str:
+    """Return the name of an operation of the signature that OpenVINO may run differently; empty for none."""
+    for nodes in _bodies(graph, signature):
+        for node in nodes.values():
+            is_equal = node.op in _EQUAL or node.op in graph.functions
+            if not is_equal and not (node.op in _LOOKUPS and _has_constant_indices(node, nodes)):
+                return node.op
+    return ""
+
+
+def _bodies(graph: Graph, signature: Signature) -> Iterator[Mapping[str, Node]]:
+    """Yield the nodes that a run of the signature may execute: those of the graph, and of each called function."""
+    main = {node.name: node for node in needed_nodes(graph.main.nodes, signature)}
+    yield main
+    pending = [main]
+    seen = set[str]()
+    while pending:
+        called = {name for node in pending.pop().values() for name in (node.op, *node.functions)}
+        for name in called & graph.functions.keys() - seen:
+            seen.add(name)
+            pending.append(graph.functions[name].nodes)
+            yield pending[-1]
+
+
+def _has_constant_indices(node: Node, nodes: Mapping[str, Node]) -> bool:
+    inputs = [name.partition(":")[0] for name in node.inputs if not name.startswith("^")]
+    return len(inputs) > 1 and inputs[1] in nodes and nodes[inputs[1]].op == "Const"
+
+
+# OpenVINO computes 64-bit numbers with 32 bits.
+_INPUT_DTYPES: Final = frozenset(map(np.dtype, ("float32", "float16", "uint8", "bool")))
+_OUTPUT_DTYPES: Final = _INPUT_DTYPES | {np.dtype(np.int32)}
+
+
+def suitable_signature(loaded: Servable, graph: memoryview, tags: tuple[str, ...]) -> Signature:
+    """Return `serving_default` of a version that TensorFlow has loaded, if OpenVINO may run its `graph`. Blocks.
+
+    Raises:
+        FailedPrecondition: OpenVINO may not run it. The message has the reason.
+    """
+    signature = loaded.signatures.get(DEFAULT_SIGNATURE_NAME)
+    if tags != DEFAULT_TAGS:
+        raise FailedPrecondition("it reads only the graph with the tag 'serve'")
+    if signature is None:
+        raise FailedPrecondition(f"the version has no signature '{DEFAULT_SIGNATURE_NAME}'")
+    if loaded.unrepeatable:
+        raise FailedPrecondition(loaded.unrepeatable)
+    _check_tensors(signature)
+    _check_operations(signature, graph)
+    return signature
+
+
+def _check_tensors(signature: Signature) -> None:
+    if signature.ragged_inputs or signature.ragged_outputs or not signature.inputs:
+        raise FailedPrecondition(f"signature '{signature.name}' has ragged tensors or no inputs")
+    for name, spec in signature.inputs.items():
+        if spec.dtype not in _INPUT_DTYPES:
+            raise FailedPrecondition(f"input '{name}' is {_dtype(spec.dtype)}")
+        if spec.shape is None or None in spec.shape[1:]:
+            raise FailedPrecondition(f"input '{name}' has a free dimension after the first")
+    for name, spec in signature.outputs.items():
+        if spec.dtype not in _OUTPUT_DTYPES:
+            raise FailedPrecondition(f"output '{name}' is {_dtype(spec.dtype)}")
+
+
+def _check_operations(signature: Signature, graph: memoryview) -> None:
+    graphs = list(read_graphs(graph))
+    if len(graphs) != 1:
+        raise FailedPrecondition(f"the SavedModel has {len(graphs)} graphs")
+    if operation := find_different(graphs[0], signature):
+        raise FailedPrecondition(f"the operation {operation} is not among those that it runs as TensorFlow does")
+
+
+def _dtype(dtype: "np.dtype[np.generic]") -> str:
+    return "string" if dtype.hasobject else dtype.name
+
+
+class OpenVinoServable:
+    """Version on OpenVINO. `dispatch` runs the model at once, on OpenVINO's threads.
+
+    TensorFlow runs the other signatures: OpenVINO converts one signature of a SavedModel. If there is no other, the
+    servable keeps nothing of TensorFlow.
+    """
+
+    def __init__(
+        self, model: "OpenVinoModel", signatures: Mapping[str, Signature], rest: Servable | None, device: str
+    ) -> None:
+        """Take ownership of `model`, and of `rest`, which runs all signatures except `serving_default`."""
+        self._model = model
+        self._rest = rest
+        self.signatures: Mapping[str, Signature] = signatures
+        self.device = device
+        self.max_in_flight = 1
+        # Only repeatable versions run on OpenVINO.
+        self.unrepeatable = ""
+        # OpenVINO compiles a program for each new shape in its first run, and its threads wait for each other.
+        self.never_blocks = False
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
+        """Run the signature. Blocks until done.
+
+        Raises:
+            ServingError: as OpenVinoModel.run, or as the servable of the other signatures.
+        """
+        if self._rest is not None and signature_name != DEFAULT_SIGNATURE_NAME:
+            return self._rest.dispatch(signature_name, inputs, output_names)
+        return _Done(self._model.run(inputs, output_names))
+
+    def close(self) -> None:
+        """Release both runtimes' memory."""
+        self._model.close()
+        if self._rest is not None:
+            self._rest.close()
+        trim_memory()
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Completed run."""
+
+    outputs: Tensors
+
+    def result(self) -> Tensors:
+        return self.outputs
+
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +356,7 @@ class TensorFlowOrOpenVino:
         if not OPENVINO.is_installed:
             raise OPENVINO.missing("--openvino=auto needs")
         # Imported here, because they import TensorFlow, which most servers do not need at the start.
-        from tpuserve_server.executors.openvino.suitability import suitable_signature
+        from tpuserve_server.executors.openvino.candidate import suitable_signature
         from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 
         tags = self._options.tags
@@ -113,8 +367,8 @@ class TensorFlowOrOpenVino:
 
     def _compare(self, loaded: Servable, signature: Signature, version: VersionFiles, path: Path) -> Servable:
         # Imported here, because the runtime is an extra.
+        from tpuserve_server.executors.openvino.candidate import OpenVinoServable
         from tpuserve_server.executors.openvino.model import OpenVinoModel, runtime_version
-        from tpuserve_server.executors.openvino.servable import OpenVinoServable
 
         bfloat16 = self._options.mixed_precision or (version.allows_bfloat16 and self._has_bfloat16)
         # Not in the background: OpenVINO's threads would keep the niceness.

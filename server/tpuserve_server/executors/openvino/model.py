@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument
-from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument
+from tpuserve_server.core.terms.types import Signature, Tensors
 
 # Lines of OpenVINO's messages that name its source files, and links to its documentation.
 _NOISE = re.compile(r"Exception from |Check '.*' failed at |To facilitate the conversion ")

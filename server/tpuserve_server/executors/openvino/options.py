@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.terms.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)

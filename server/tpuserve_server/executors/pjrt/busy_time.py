@@ -2,7 +2,7 @@
 
 import threading
 
-from tpuserve_server.core.deadline import Clock
+from tpuserve_server.core.terms.deadline import Clock
 
 
 class BusyTime:

@@ -6,7 +6,7 @@ from typing import Final
 import jax
 import numpy as np
 
-from tpuserve_server.core.errors import Code, DeviceLost, ServingError
+from tpuserve_server.core.terms.errors import Code, DeviceLost, ServingError
 
 # Codes of errors that may mean a lost device. XLA reports many other failures with the same codes, and the messages
 # differ between devices and versions: `INTERNAL: Core halted unexpectedly`, `INTERNAL: … CUDA_ERROR_ILLEGAL_ADDRESS`,

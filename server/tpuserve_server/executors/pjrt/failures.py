@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import jax
 
-from tpuserve_server.core.errors import Code, Internal, ResourceExhausted, ServingError, error_for_code
+from tpuserve_server.core.terms.errors import Code, Internal, ResourceExhausted, ServingError, error_for_code
 
 # XLA's messages begin with the code's name.
 _CODED = re.compile(r"([A-Z_]+): (.*)", re.DOTALL)

@@ -14,8 +14,8 @@ from tpuserve_formats.manifest.device import DeviceHost, DevicePartEntry, Device
 from tpuserve_formats.manifest.part import Part
 from tpuserve_formats.manifest.tensor import ManifestTensor
 from tpuserve_formats.manifest.version import ManifestSignature
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 
 # By the names that the exporter writes. numpy also takes programs of its own for a name, such as "2f4,(3,)i2".
 _DTYPES = {"string" if dtype == STRING else dtype.name: dtype for dtype in BY_DTYPE}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.terms.setting import Setting
 
 Device: TypeAlias = Literal["auto", "tpu", "gpu", "cpu"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from tpuserve_formats.manifest.device import DevicePartEntry
 from tpuserve_formats.manifest.tensor import DeviceTensor
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Tensors
 from tpuserve_server.executors.pjrt.failures import device_errors
 from tpuserve_server.executors.pjrt.program import Program
 

@@ -8,10 +8,10 @@ import jax
 from tpuserve_formats.manifest.device import DeviceHost, DeviceSignature
 from tpuserve_formats.manifest.tensor import ManifestTensor
 from tpuserve_formats.manifest.version import ManifestSignature
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition, ServingError
-from tpuserve_server.core.servable import InFlight, Servable
-from tpuserve_server.core.types import Signature, Tensors
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
+from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.types import Signature, Tensors
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.device_health import DeviceHealth
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature

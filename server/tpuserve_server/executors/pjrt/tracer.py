@@ -6,8 +6,8 @@ from pathlib import Path
 
 import jax
 
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions
 
 # Message of upstream's service while another session runs (tsl/profiler/lib/profiler_lock.h).
 _BUSY = "Another profiling session active."

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tensorflow.python.client import pywrap_tf_session
 
-from tpuserve_server.core.errors import Internal, error_for_code
+from tpuserve_server.core.terms.errors import Internal, error_for_code
 
 # Opaque pointers, such as TF_Session * and TF_Graph *.
 Pointer: TypeAlias = int

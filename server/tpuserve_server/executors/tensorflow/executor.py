@@ -6,11 +6,12 @@ some of TensorFlow Serving's test models. A session's callable also costs less t
 
 import functools
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -19,21 +20,20 @@ from tensorflow.python.framework.errors_impl import OpError
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
-from tpuserve_formats.safety.graph import Graph, read_graphs
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
-from tpuserve_server.core.freed_memory import trim_memory
-from tpuserve_server.core.servable import InFlight, VersionFiles
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_formats.safety.graph import Body, Graph, read_graphs
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.freed_memory import trim_memory
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
+from tpuserve_server.core.terms.servable import InFlight, VersionFiles
+from tpuserve_server.core.terms.storage import show_name
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import c_api
-from tpuserve_server.executors.tensorflow.blocking import may_block
-from tpuserve_server.executors.tensorflow.call_graph import check_calls
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
-from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
-from tpuserve_server.executors.tensorflow.run_graph import RunGraph
+from tpuserve_server.executors.tensorflow.repeatability import READS, find_unrepeatable
+from tpuserve_server.executors.tensorflow.run_graph import RunGraph, RunNode
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
@@ -43,6 +43,157 @@ from tpuserve_server.executors.tensorflow.session_config import (
     session_config,
 )
 from tpuserve_server.executors.tensorflow.start import start_whole_tensorflow
+
+# Check of a SavedModel's function calls, before TensorFlow reads the graph.
+#
+# TensorFlow replaces each call by the nodes of the called function, level by level. A function that calls itself, even
+# under a condition, fills the memory or ends the process with a stack overflow (TensorFlow 2.21). The same holds for
+# calls that are nested too deeply, and for functions that double their size at each level.
+
+# TensorFlow 2.21 takes a second for 120 levels, minutes for 2,000, and ends the process at 10,000.
+_MAX_DEPTH: Final = 256
+# Nodes that the replacement of calls may add. TensorFlow needs more than a second for each 10,000.
+_MAX_ADDED_NODES: Final = 1_000_000
+_MOST_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The number of nodes in a graph or a function, and how often it refers to each name that may be a function's."""
+
+    nodes: int
+    called: Counter[str]
+
+    @classmethod
+    def of(cls, body: Body) -> "_Calls":
+        called = Counter(name for node in body.nodes.values() for name in (node.op, *node.functions))
+        return cls(len(body.nodes), called)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expansion:
+    """Number of nodes of a graph or a function, and levels of calls, with all calls replaced."""
+
+    nodes: int
+    depth: int
+
+
+def check_calls(graphs: Iterable[Graph]) -> None:
+    """Check the functions of a SavedModel's graphs. Blocks.
+
+    Raises:
+        InvalidArgument: a function calls itself, calls are nested too deeply, or the graph has too many nodes with
+            all calls replaced. The message names the function.
+    """
+    for graph in graphs:
+        _check_graph(graph)
+
+
+def _check_graph(graph: Graph) -> None:
+    main, functions = _Calls.of(graph.main), {name: _Calls.of(body) for name, body in graph.functions.items()}
+    measured: dict[str, _Expansion] = {}
+    for name in functions:
+        _measure(name, functions, measured)
+    expanded = _expand(main, measured).nodes
+    if expanded > _MAX_ADDED_NODES + main.nodes + sum(body.nodes for body in functions.values()):
+        raise InvalidArgument(f"its functions call each other so often that the graph has {_count(expanded)} nodes")
+
+
+def _measure(start: str, functions: Mapping[str, _Calls], measured: dict[str, _Expansion]) -> None:
+    """Measure a function and all that it calls, callees first."""
+    path = dict.fromkeys([start] if start not in measured else [])
+    pending = [iter(functions[name].called) for name in path]
+    while pending:
+        name = next((one for one in pending[-1] if one in functions and one not in measured), None)
+        if name is None:
+            pending.pop()
+            done, _ = path.popitem()
+            measured[done] = _expand(functions[done], measured)
+            if measured[done].depth > _MAX_DEPTH:
+                raise InvalidArgument(f"its function {_shown(done)} nests more than {_MAX_DEPTH} calls")
+        elif name in path:
+            raise InvalidArgument(f"its function {_shown(name)} calls itself, which TensorFlow cannot run")
+        else:
+            path[name] = None
+            pending.append(iter(functions[name].called))
+
+
+def _expand(body: _Calls, measured: Mapping[str, _Expansion]) -> _Expansion:
+    called = [(count, measured[name]) for name, count in body.called.items() if name in measured]
+    nodes = body.nodes + sum(count * one.nodes for count, one in called)
+    return _Expansion(nodes, 1 + max((one.depth for _, one in called), default=0))
+
+
+def _count(nodes: int) -> str:
+    """Return a number of nodes for people. It may have hundreds of digits."""
+    return f"{nodes:,}" if nodes < 10**12 else "more than 10^12"
+
+
+def _shown(name: str) -> str:
+    return f"'{show_name(name[:_MOST_SHOWN])}'"
+
+
+# Finds operations because of which a run may wait, or take longer than others. An event loop must not run such models.
+#
+# The shapes of its inputs must decide how long a run takes. The search therefore knows the operations that may occur,
+# and errs on the safe side for all others: of TensorFlow's operations without state, too, some wait (BatchFunction),
+# write files (DebugIdentity), or have outputs of any size (RaggedRange).
+
+# Operations whose inputs' shapes decide their duration. No list has a loop or a branch.
+_BY_SHAPE: Final = frozenset(
+    {
+        # Structure.
+        "Const", "EnsureShape", "ExpandDims", "Identity", "IdentityN", "NoOp", "PartitionedCall", "Placeholder",
+        "PlaceholderWithDefault", "PreventGradient", "Rank", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
+        "StatefulPartitionedCall", "StopGradient",
+        # Parts of arrays, and their order.
+        "Concat", "ConcatV2", "Gather", "GatherNd", "GatherV2", "MatrixBandPart", "Pack", "Reverse", "ReverseV2",
+        "Slice", "Split", "SplitV", "StridedSlice", "TopK", "TopKV2", "Transpose", "Unpack",
+        # Numbers, one by one.
+        "Abs", "Acos", "Add", "AddN", "AddV2", "Asin", "Atan", "Atan2", "BiasAdd", "BiasAddV1", "BitwiseAnd",
+        "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "CheckNumerics", "ClipByValue", "Cos", "Cosh", "Div", "DivNoNan",
+        "Elu", "Equal", "Erf", "Erfc", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual",
+        "Inv", "IsFinite", "IsInf", "IsNan", "LeakyRelu", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd",
+        "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike",
+        "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6", "Rint", "Round", "Rsqrt", "Select", "SelectV2", "Selu",
+        "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Square", "SquaredDifference", "Sub", "Tan",
+        "Tanh", "TruncateDiv", "Xlog1py", "Xlogy", "ZerosLike",
+        # Sums and products.
+        "All", "Any", "ArgMax", "ArgMin", "AvgPool", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Conv2D",
+        "Conv3D", "Cumprod", "Cumsum", "DepthwiseConv2dNative", "Einsum", "FusedBatchNorm", "FusedBatchNormV2",
+        "FusedBatchNormV3", "L2Loss", "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Prod", "Softmax", "Sum",
+        # A signature with strings runs on its thread. Others of the version may run on the loop.
+        "ParseExample", "ParseExampleV2",
+    }
+)  # fmt: skip
+# Operations with an output whose size these inputs decide. They must be constants.
+_BY_SIZE: Final[Mapping[str, tuple[int, ...]]] = {
+    "BroadcastTo": (1,),
+    "Fill": (0,),
+    "LinSpace": (2,),
+    "MirrorPad": (1,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "PadV2": (1,),
+    "Range": (0, 1, 2),
+    "ResizeBilinear": (1,),
+    "ResizeNearestNeighbor": (1,),
+    "Tile": (1,),
+}
+
+
+def may_block(graph: RunGraph, signatures: Iterable[Signature]) -> bool:
+    """Return whether a run of a signature may wait, or take longer than others with the same shapes."""
+    nodes = (node for signature in signatures for node in graph.run_by(signature))
+    return any(node.is_compiled or _may_block(node, graph.functions) for node in nodes)
+
+
+def _may_block(node: RunNode, functions: Container[str]) -> bool:
+    if node.op in _BY_SHAPE or node.op in READS or node.op in functions:
+        return False
+    sizes = _BY_SIZE.get(node.op)
+    return sizes is None or not all(map(node.is_constant, sizes))
+
 
 # Maximum number of callables of a servable: one for each signature and set of outputs that clients request.
 _MAX_CALLABLES = 64

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef, TensorProto
 from tpuserve_formats.safety.attributes import called_by
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.types import ServableId, Signature, Tensors
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph, read_definitions, read_head
 

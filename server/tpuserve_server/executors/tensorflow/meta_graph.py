@@ -12,8 +12,8 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages import fields
 from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo, TensorProto
 from tpuserve_formats.tensor_proto import decode_tensor
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, RowSplits, Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, RowSplits, Signature, TensorSpec
 from tpuserve_server.executors.runtimes import TENSORFLOW
 from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 

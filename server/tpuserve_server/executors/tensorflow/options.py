@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.setting import Setting
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.official import ConfigProto

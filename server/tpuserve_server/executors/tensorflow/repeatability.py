@@ -8,7 +8,7 @@ state, and only those that are listed here may occur. Operations without the mar
 from collections.abc import Callable, Container, Iterable
 from typing import Final, Protocol
 
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph
 
 # Operations with state whose output changes only if another operation writes the state. No list has one that writes.

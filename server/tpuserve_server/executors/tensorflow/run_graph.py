@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 
 # Field numbers of MetaGraphDef, GraphDef and FunctionDefLibrary (tensorflow/core/framework/graph.proto, function.proto,

@@ -12,7 +12,7 @@ from typing import Any
 from tensorflow.python.client import pywrap_tf_session
 
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.session_config import IN_CALLERS_THREAD
 

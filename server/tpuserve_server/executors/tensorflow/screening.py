@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from tpuserve_formats.safety.graph import Graph
 from tpuserve_formats.safety.screening import BadAsset, describe_findings, operations_of, screen_graphs
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 
 
 def check_operations(graphs: Sequence[Graph], tags: Collection[str], allowed: Collection[str]) -> tuple[str, ...]:

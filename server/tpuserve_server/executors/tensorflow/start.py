@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from tpuserve_server.core.garbage import settle_garbage_collector
-from tpuserve_server.core.library_pages import release_library_pages
+from tpuserve_server.core.system.garbage import settle_garbage_collector
+from tpuserve_server.core.system.library_pages import release_library_pages
 
 # Lines that TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a notice of absl, and lines of level INFO.
 _FIRST_LINES = re.compile(rb"^(WARNING: All log messages before absl|I\d{4} ).*\n?", re.MULTILINE)
@@ -89,7 +89,7 @@ def _import_runtime() -> None:
             op_def_registry,  # noqa: F401 (as above)
         )
 
-        # As `import tensorflow` does.
+        # Like `import tensorflow`.
         tf2.enable()
 
 

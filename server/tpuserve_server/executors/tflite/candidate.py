@@ -1,10 +1,10 @@
 """`--prefer_tflite_model`: prefers a version's `model.tflite` to its SavedModel, as in TensorFlow Serving."""
 
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.host_memory import HostMemory, total_size
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.tracer import Tracer
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.runtimes import LITERT
 from tpuserve_server.executors.tflite.options import TfliteOptions

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated
 
-from tpuserve_server.core.setting import Setting
+from tpuserve_server.core.terms.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)

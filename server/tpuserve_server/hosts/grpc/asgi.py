@@ -5,17 +5,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.deadline import Clock, SystemClock
-from tpuserve_server.core.errors import Cancelled, Code
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.rare_timers import RareTimersByLoop
-from tpuserve_server.frontends.control import asgi_client
-from tpuserve_server.frontends.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
-from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, Trailers
-from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
+from tpuserve_server.access.certificate import CERTIFICATE_KEY, no_certificate
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.terms.deadline import Clock, SystemClock
+from tpuserve_server.core.terms.errors import Cancelled, Code
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
 from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame, whole_message
@@ -32,8 +28,12 @@ from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
 from tpuserve_server.hosts.unread_response import SMALL_BYTES
-from tpuserve_server.identity.certificate import CERTIFICATE_KEY, no_certificate
-from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
+from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER, echo_request_id
+from tpuserve_server.protocols.control import asgi_client
+from tpuserve_server.protocols.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
+from tpuserve_server.protocols.priority import PRIORITY_HEADER
+from tpuserve_server.protocols.rpc import CallContext, Trailers
+from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -6,14 +6,14 @@ from functools import partial
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote
 
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.frontends.priority import PRIORITY_HEADER
-from tpuserve_server.frontends.rpc import CallContext, Trailers
-from tpuserve_server.frontends.timing import TIMING_REQUEST_HEADER, wants_timing
+from tpuserve_server.access.certificate import no_certificate
+from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.hosts.grpc.headers import Metadata, trace_headers_of
-from tpuserve_server.identity.certificate import no_certificate
-from tpuserve_server.telemetry.request_id import REQUEST_ID_HEADER, echo_request_id
-from tpuserve_server.telemetry.trace_context import TRACEPARENT
+from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER, echo_request_id
+from tpuserve_server.observe.requests.trace_context import TRACEPARENT
+from tpuserve_server.protocols.priority import PRIORITY_HEADER
+from tpuserve_server.protocols.rpc import CallContext, Trailers
+from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 _OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER, REQUEST_ID_HEADER, TRACEPARENT))
 

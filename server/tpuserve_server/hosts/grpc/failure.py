@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from tpuserve_server.core.errors import Code, ServingError
-from tpuserve_server.frontends.internal_error import log_internal
-from tpuserve_server.frontends.rpc import Trailers
-from tpuserve_server.frontends.status import grpc_message
+from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.protocols.internal_error import log_internal
+from tpuserve_server.protocols.rpc import Trailers
+from tpuserve_server.protocols.status import grpc_message
 
 # Trailing metadata with the delay before a retry (gRPC proposal A6, client retries).
 PUSHBACK = "grpc-retry-pushback-ms"

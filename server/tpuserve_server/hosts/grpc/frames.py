@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuserve_server.core.budgets.receiving import ReceivingBudget, Upload
-from tpuserve_server.core.byte_parts import ByteParts
-from tpuserve_server.core.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
+from tpuserve_server.core.serving.receiving import ReceivingBudget, Upload
+from tpuserve_server.core.system.byte_parts import ByteParts
+from tpuserve_server.core.terms.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive

@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, overload
 from urllib.parse import quote_from_bytes
 
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.frontends.raw_headers import find_header
-from tpuserve_server.telemetry.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.observe.requests.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.protocols.raw_headers import find_header
 
 if TYPE_CHECKING:
     from starlette.types import Scope

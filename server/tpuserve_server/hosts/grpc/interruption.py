@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from tpuserve_server.core.cancellation import take_back
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import Code, DeadlineExceeded
-from tpuserve_server.core.rare_timers import RareTimers, RareTimersByLoop
+from tpuserve_server.core.system.cancellation import take_back
+from tpuserve_server.core.system.rare_timers import RareTimers, RareTimersByLoop
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import Code, DeadlineExceeded
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
 
 _DEADLINE_PASSED = RpcFailure(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

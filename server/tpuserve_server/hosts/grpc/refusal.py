@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.deadline import Clock
-from tpuserve_server.core.errors import Code, Internal
-from tpuserve_server.core.overload_gate import OverloadGate
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import Code, Internal
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, pushback_ms
 from tpuserve_server.hosts.grpc.headers import deadline_of, encode_message
 from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED

@@ -6,14 +6,14 @@ from typing import Protocol
 
 import grpc
 
-from tpuserve_server.core.deadline import Clock, Deadline
-from tpuserve_server.core.errors import Code, ResourceExhausted
-from tpuserve_server.frontends.guarded import GuardedStream, GuardedTable, GuardedUnary
-from tpuserve_server.frontends.rpc import Trailers
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import Code, ResourceExhausted
 from tpuserve_server.hosts.grpc.calls import ServicerContext, call_context
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.grpc.headers import deadline_of
 from tpuserve_server.hosts.ray.ingress import TIMEOUT
+from tpuserve_server.protocols.guarded import GuardedStream, GuardedTable, GuardedUnary
+from tpuserve_server.protocols.rpc import Trailers
 
 _STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 

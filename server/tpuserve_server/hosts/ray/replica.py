@@ -2,19 +2,44 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuserve_server.core.deadline import SystemClock
+from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized
-from tpuserve_server.hosts.ray.lifespan import WithLifespan
 from tpuserve_server.hosts.ray.queue_wait_policy import QUEUE_WAIT
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class WithLifespan:
+    """The REST application, which calls `stop` when Ray stops the replica. Websockets are refused."""
+
+    def __init__(self, rest: "ASGIApp", stop: Callable[[], Awaitable[None]]) -> None:
+        """Stop with `stop`, after the last request."""
+        self._rest = rest
+        self._stop = stop
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Run the application for one request, or wait for the end of the replica."""
+        if scope["type"] == "http":
+            await self._rest(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: "Receive", send: "Send") -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
 
 _log = logging.getLogger(__name__)
 

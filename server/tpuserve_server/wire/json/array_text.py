@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 
-from tpuserve_server.core.types import Array
-from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.terms.types import Array
 
 # orjson holds the GIL for a millisecond at most to write so many numbers and lists.
 _PART_NODES: Final = 1 << 15

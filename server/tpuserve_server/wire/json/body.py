@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 
 # UTF-8's byte order mark, which upstream's reader skips, too (json_tensor.cc, EncodedInputStream). simdjson skips it.
 _MARK = b"\xef\xbb\xbf"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_DTYPE, WireType
-from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.terms.types import Array, Signature, Tensors
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonValue
 

@@ -10,8 +10,8 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from tpuserve_formats.dtypes import BY_DTYPE, type_name
-from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented, shown
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Unimplemented, shown
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
 from tpuserve_server.wire.json.conversion import convert_rows, convert_value

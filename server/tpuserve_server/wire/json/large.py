@@ -9,10 +9,10 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, Tensors
-from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, Tensors
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
-from tpuserve_server.core.budgets.decoded import STRING_BYTES, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument, shown
-from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.core.serving.decoded import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import MAX_DEPTH, without_mark
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

@@ -13,10 +13,10 @@ import numpy as np
 import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.padding import empty_aligned
-from tpuserve_server.core.types import Array
-from tpuserve_server.core.yielding import let_others_run
+from tpuserve_server.core.batching.padding import empty_aligned
+from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
 from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, find_text, read_structure

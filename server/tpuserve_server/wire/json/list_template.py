@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 
 from tpuserve_formats.dtypes import DType
-from tpuserve_server.core.types import Tensors
+from tpuserve_server.core.terms.types import Tensors
 
 
 class ListOutput(NamedTuple):

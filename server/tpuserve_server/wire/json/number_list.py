@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import simdjson
 
-from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.json.numbers import NUMBER_TEXT, REFUSALS, SOURCES, has_slow_numbers, narrow
 from tpuserve_server.wire.layouts import Frame, Layout, LayoutStore
 

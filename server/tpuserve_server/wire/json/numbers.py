@@ -17,7 +17,7 @@ import orjson
 import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.types import Array, Signature, Tensors
+from tpuserve_server.core.terms.types import Array, Signature, Tensors
 
 # numpy's limit on dimensions.
 _MAX_RANK = 64

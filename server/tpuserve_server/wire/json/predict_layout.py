@@ -5,9 +5,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import orjson
 
-from tpuserve_server.core.budgets.response import JSON_ROWS, Part
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import PredictResult, Signature, TensorSpec
+from tpuserve_server.core.serving.response import JSON_ROWS, Part
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import PredictResult, Signature, TensorSpec
 from tpuserve_server.wire.json.list_template import ListTemplate
 from tpuserve_server.wire.json.number_list import ListSubject, example_list
 from tpuserve_server.wire.json.response import encode_predictions, prediction_template

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import RowSplits, Signature, Tensors
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import RowSplits, Signature, Tensors
 from tpuserve_server.wire.json.base64 import is_base64_object
 from tpuserve_server.wire.json.body import JsonValue
 from tpuserve_server.wire.json.text import value_text

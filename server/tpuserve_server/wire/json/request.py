@@ -1,6 +1,6 @@
 """The parts that all REST requests share: the document is an object and may name a signature."""
 
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import JsonObject, JsonValue
 from tpuserve_server.wire.json.text import value_text
 

@@ -6,16 +6,18 @@ list, never value by value in Python. If a request cannot be converted, explain.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, Tensors, TensorSpec
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
 from tpuserve_server.wire.json.base64 import is_base64_object
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
 from tpuserve_server.wire.json.conversion import convert_each, convert_rows
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
-from tpuserve_server.wire.json.known import KnownBody, recall, remember
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, LargeBody, is_large
-from tpuserve_server.wire.json.numbers import NumericBody, parse_numbers
+from tpuserve_server.wire.json.numbers import (
+    NumericBody,
+    parse_numbers,
+)
 from tpuserve_server.wire.json.ragged import ragged_columns
 from tpuserve_server.wire.json.request import check_object, signature_name
 from tpuserve_server.wire.json.text import value_text
@@ -33,7 +35,7 @@ class PredictBody:
         self,
         text: bytes,
         signature_name: str,
-        numbers: NumericBody | KnownBody | None,
+        numbers: NumericBody | None,
         document: JsonObject | None,
         large: LargeBody | None = None,
     ) -> None:
@@ -67,7 +69,7 @@ def read_quickly(body: bytes) -> PredictBody | None:
 
     The size of a body, and the number of its values, bound the memory of its objects: 2 MiB.
     """
-    numbers = recall(body) or parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
+    numbers = parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
     if numbers is not None:
         return PredictBody(body, numbers.signature_name, numbers, None)
     if is_large(body):
@@ -104,8 +106,6 @@ def decode_quickly(body: PredictBody, signature: Signature) -> JsonInputs | None
     if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
         inputs = numbers.convert(signature)
         if inputs is not None:
-            if type(numbers) is NumericBody:
-                remember(body.text, numbers, inputs)
             return JsonInputs(inputs, is_row=numbers.is_row)
     document = body.document
     if document is None:

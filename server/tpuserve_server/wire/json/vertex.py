@@ -2,13 +2,18 @@
 
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.tensor import PredictBody
 
 # Key in the ASGI scope of a request whose body is read by these rules.
 VERTEX_SCOPE: Final = "tpuserve.vertex"
 
 _SIGNATURE_NAME = "signature_name"
+
+
+def may_have_parameters(body: bytes) -> bool:
+    """Return whether `with_parameters` must read a body. An escape may hide the name."""
+    return b"parameters" in body or b"\\" in body
 
 
 def with_parameters(parsed: PredictBody) -> PredictBody:

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import DATATYPES, datatype_of, dtype_of
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown, shown_names
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown, shown_names
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.metadata import shape_sizes
 

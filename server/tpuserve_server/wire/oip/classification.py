@@ -12,8 +12,8 @@ import numpy as np
 from tpuserve_formats.dtypes import STRING
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, TensorSpec
 
 _SUPPORTED: Final = frozenset("iuf")
 _UNSUPPORTED: Final = frozenset({"FP16", "BF16"})

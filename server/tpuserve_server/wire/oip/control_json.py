@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.body import without_mark
 
 JsonObject = Mapping[str, Any]

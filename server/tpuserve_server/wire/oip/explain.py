@@ -7,8 +7,8 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_formats.oip.datatypes import BYTES, dtype_of
-from tpuserve_server.core.errors import InvalidArgument, shown_names
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.errors import InvalidArgument, shown_names
+from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.wire.oip.checks import Subject, check_input, check_names, check_size
 from tpuserve_server.wire.oip.tensor_json import JsonData
 

@@ -9,14 +9,13 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import simdjson
 
-from tpuserve_server.core.budgets.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small
 from tpuserve_server.wire.json.layout import find_text
 from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
-from tpuserve_server.wire.oip.known_json import mark, recall, remember
 from tpuserve_server.wire.oip.large_json import MAX_TENSORS, LargeArray, split_document
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
 from tpuserve_server.wire.oip.region import BYTE_SIZE, OFFSET, REGION, RegionWindow, check_only_region
@@ -25,8 +24,6 @@ from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData, TakesLong
 # simdjson's objects, and dicts from the slower parsers.
 JsonObject = Any
 _OBJECTS: Final = (simdjson.Object, dict)
-# Larger bodies spend their time elsewhere.
-_SMALL_BYTES: Final = 1 << 16
 _MAX_CACHED_BYTES: Final = 1 << 10
 _DATA: Final = b'"data"'
 _DATATYPE: Final = b'"datatype"'
@@ -77,8 +74,6 @@ def parse_infer_json(
     if json_bytes == 0:
         return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
-        if size_bytes <= _SMALL_BYTES and (request := recall(body)) is not None:
-            return request
         text, binary = body, _NO_DATA
     else:
         text, binary = body[:json_bytes], memoryview(body)[json_bytes:]
@@ -90,10 +85,7 @@ def parse_infer_json(
         if quickly:
             raise
         document = _read_large(text, budget)
-    request = _with_data(model, document, binary, size_bytes)
-    if text is body and size_bytes <= _SMALL_BYTES and (marked := mark(body)) is not None:
-        remember(body, _with_data(model, _read_document(marked), _NO_DATA, len(marked)))
-    return request
+    return _with_data(model, document, binary, size_bytes)
 
 
 def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False) -> bool:

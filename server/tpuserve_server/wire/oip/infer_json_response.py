@@ -11,9 +11,9 @@ from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
-from tpuserve_server.core.budgets.response import JSON, RAW, Part
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented
-from tpuserve_server.core.types import Array, PredictResult, ServableId, Tensors
+from tpuserve_server.core.serving.response import JSON, RAW, Part
+from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented
+from tpuserve_server.core.terms.types import Array, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
 from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult, RequestedOutput
 from tpuserve_server.wire.oip.tensor_json import values_text

@@ -7,8 +7,8 @@ import numpy as np
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.raw_tensor import decode_raw
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import Array, ModelSpec
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import ResponseForm

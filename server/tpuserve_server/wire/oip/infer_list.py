@@ -7,7 +7,7 @@ import numpy as np
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import dtype_of
-from tpuserve_server.core.errors import ServingError
+from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.wire.json.number_list import ListSubject, example_list
 from tpuserve_server.wire.layouts import Frame, Unusual
 from tpuserve_server.wire.oip.infer_json import parse_infer_json

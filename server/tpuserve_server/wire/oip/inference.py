@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from tpuserve_server.core.types import CacheOutcome, ServableId, Tensors
+from tpuserve_server.core.terms.types import CacheOutcome, ServableId, Tensors
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters
 from tpuserve_server.wire.oip.region import RegionWindow
 

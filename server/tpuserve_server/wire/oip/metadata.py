@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.oip import ModelMetadataResponse, ServerMetadataResponse
 from tpuserve_formats.oip.datatypes import datatype_of
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 
 # The protocol's name for the framework (kserve/open-inference-protocol, inference_rest.md, "Platforms").
 PLATFORM = "tensorflow_savedmodel"

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from tpuserve_formats.messages.oip import ModelConfig, ModelConfigResponse
 from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.ensemble import EnsembleStep
-from tpuserve_server.core.model_config import ENSEMBLE_PLATFORM, VersionPolicy
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, VersionPolicy
+from tpuserve_server.core.terms.ensemble import EnsembleStep
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.message_json import message_to_json
 from tpuserve_server.wire.oip.metadata import PLATFORM, datatype_text, shape_sizes
 

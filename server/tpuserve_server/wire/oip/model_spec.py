@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument, shown
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.types import ModelSpec
 
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
 _MAX_INT64: Final = (1 << 63) - 1

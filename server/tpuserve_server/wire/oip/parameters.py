@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_server.core.errors import InvalidArgument, shown
-from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.priority import Priority
 
 # A client may ask for an additional empty last response. Models here have one response, which is the last.
 EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"

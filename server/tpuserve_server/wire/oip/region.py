@@ -6,7 +6,7 @@ Source: Triton's shared memory extension, grpc_utils.cc (ParseSharedMemoryParams
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tpuserve_server.core.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.errors import InvalidArgument, shown
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferParameter

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from tpuserve_formats.messages.oip import ModelConfig, RepositoryIndexResponse
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.errors import Internal, InvalidArgument
+from tpuserve_server.core.terms.errors import Internal, InvalidArgument
 from tpuserve_server.wire.oip.metadata import PLATFORM
 
 _FILE = "file:"

@@ -11,7 +11,7 @@ from tpuserve_formats.messages.oip import (
     TraceSettingRequest,
     TraceSettingResponse,
 )
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.oip.region import RegionStatus
 
 _LISTS = frozenset({"trace_level"})

@@ -9,8 +9,8 @@ from tpuserve_formats.messages.oip import (
     ModelStatisticsResponse,
     StatisticDuration,
 )
-from tpuserve_server.core.statistics import Total, VersionStatistics
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.statistics import Total, VersionStatistics
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.wire.oip.message_json import message_to_json
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import simdjson
 
 from tpuserve_formats.dtypes import STRING, Array, DType
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.array_text import array_text, string_text
 from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
 from tpuserve_server.wire.json.leaves import decode_flat

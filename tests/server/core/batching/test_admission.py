@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 SIZES = (1, 2, 4, 8)
 OBJECTIVE_S = 20.0
-THREAD = 7
 
 
 def learned() -> CostModel:
@@ -31,7 +31,21 @@ class Bench:
 
     def __init__(self, costs: CostModel | None = None, devices: int = 1) -> None:
         options = BatchingOptions(8, SIZES, objective=LatencyObjective(OBJECTIVE_S))
-        self.admission = Admission(ServableId("m", 1), {"f": options}, costs or learned(), devices)
+        self._costs = costs or learned()
+        self._device = DeviceQueue(devices)
+        self.admission = Admission(ServableId("m", 1), {"f": options}, self._costs, self._device)
+
+    def take(self, tasks: list[Task], now_s: float) -> None:
+        cost = self._costs.cost("f", sum(task.rows for task in tasks))
+        assert cost is not None
+        self._device.take(0, tasks, tasks[0].enqueued_s, now_s, cost.mean_s)
+        self.admission.taken(tasks)
+
+    def answer(self, now_s: float) -> list[float]:
+        return list(self.admission.answered(self._device.end(0, now_s).tasks, now_s))
+
+    def drop(self) -> None:
+        self._device.drop(0)
 
     def task(
         self, now_s: float, rows: int = 1, deadline: Deadline | None = None, priority: Priority = Priority.HIGH
@@ -42,11 +56,9 @@ class Bench:
         task.enqueued_s = now_s
         return task
 
-    def admits(
-        self, task: Task, rows_ahead: int = 0, oldest_s: float = 0.0, others_s: list[float] | None = None
-    ) -> bool:
+    def admits(self, task: Task, rows_ahead: int = 0, oldest_s: float = 0.0, others_s: float = 0.0) -> bool:
         try:
-            self.admission.check(task, rows_ahead, oldest_s, others_s or [])
+            self.admission.check(task, rows_ahead, oldest_s, others_s)
         except TooLate:
             return False
         return True
@@ -78,7 +90,7 @@ async def test_an_idle_device_takes_a_request_that_is_in_time_on_average() -> No
 
 async def test_who_comes_while_a_batch_runs_has_time_for_the_next_but_not_for_the_one_after() -> None:
     bench = Bench()
-    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    bench.take([bench.task(100.0, rows=8)], 100.0)
     assert bench.admits(bench.task(100.0))
     assert bench.admits(bench.task(101.0), 7, 100.0)
     assert not bench.admits(bench.task(101.0), 8, 100.0)
@@ -88,17 +100,17 @@ async def test_who_comes_while_a_batch_runs_has_time_for_the_next_but_not_for_th
 
 async def test_other_batches_that_wait_are_ahead() -> None:
     bench = Bench()
-    assert bench.admits(bench.task(100.0), others_s=[9.0])
-    assert not bench.admits(bench.task(100.0), others_s=[9.0, 3.0])
-    assert Bench(devices=2).admits(bench.task(100.0), others_s=[9.0, 3.0])
+    assert bench.admits(bench.task(100.0), others_s=9.0)
+    assert not bench.admits(bench.task(100.0), others_s=12.0)
+    assert Bench(devices=2).admits(bench.task(100.0), others_s=12.0)
 
 
 async def test_the_refusal_says_when_it_would_be_done_and_when_to_try_again() -> None:
     bench = Bench()
-    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    bench.take([bench.task(100.0, rows=8)], 100.0)
     message = r"would finish this request in 27\d{3}\.\d ms, later than its objective of 20000 ms"
     with pytest.raises(TooLate, match=message) as raised:
-        bench.admission.check(bench.task(100.0), 8, 100.0, [])
+        bench.admission.check(bench.task(100.0), 8, 100.0, 0.0)
     assert "(8 rows are queued before it)" in raised.value.message
     assert raised.value.retry_after_s == pytest.approx(7.0, abs=0.5)
 
@@ -107,12 +119,12 @@ async def test_a_request_that_cannot_meet_its_own_deadline_is_refused() -> None:
     bench = Bench()
     assert bench.admits(bench.task(100.0, deadline=Deadline(110.0)))
     with pytest.raises(TooLate, match=r"later than the request's deadline in 5000\.0 ms"):
-        bench.admission.check(bench.task(100.0, deadline=Deadline(105.0)), 0, 0.0, [])
+        bench.admission.check(bench.task(100.0, deadline=Deadline(105.0)), 0, 0.0, 0.0)
 
 
 async def test_low_priority_has_no_promise_and_is_never_refused() -> None:
     bench = Bench()
-    assert bench.admits(bench.task(100.0, priority=Priority.LOW), others_s=[1000.0])
+    assert bench.admits(bench.task(100.0, priority=Priority.LOW), others_s=1000.0)
 
 
 async def test_a_batch_of_low_priority_leaves_time_for_one_of_high() -> None:
@@ -127,7 +139,7 @@ async def test_a_batch_of_low_priority_leaves_time_for_one_of_high() -> None:
 
 async def test_nobody_is_refused_while_nothing_is_known_of_costs() -> None:
     bench = Bench(CostModel())
-    assert bench.admits(bench.task(100.0), 1000, 0.0, [0.0] * 100)
+    assert bench.admits(bench.task(100.0), 1000, 0.0)
     assert bench.admission.rows_to_run([bench.task(100.0) for _ in range(5)], 200.0) == 5
 
 
@@ -136,35 +148,33 @@ async def test_errors_of_predictions_are_told_when_a_batch_has_been_answered() -
     admitted, unpromised = bench.task(100.0), bench.task(100.0, priority=Priority.LOW)
     for task in (admitted, unpromised):
         bench.admits(task)
-    bench.admission.started(THREAD, [admitted, unpromised], 100.0)
-    name, errors_s = bench.admission.finished(THREAD, 0, 110.5)
-    assert name == "f"
-    assert list(errors_s) == pytest.approx([5.0])
+    bench.take([admitted, unpromised], 100.0)
+    assert bench.answer(110.5) == pytest.approx([5.0])
 
 
 async def test_the_margin_widens_when_answers_are_late() -> None:
     bench = Bench()
     just_in_time = bench.task(100.0), 8, 93.0
-    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    bench.take([bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(*just_in_time)
-    bench.admission.finished(THREAD, 0, 101.0)
+    bench.answer(101.0)
     for _ in range(3):
-        bench.admission.started(THREAD, [bench.task(70.0, rows=8)], 92.0)
-        bench.admission.finished(THREAD, 0, 92.0)
-    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+        bench.take([bench.task(70.0, rows=8)], 92.0)
+        bench.answer(92.0)
+    bench.take([bench.task(92.0, rows=8)], 92.0)
     assert not bench.admits(*just_in_time)
 
 
 async def test_what_the_host_takes_of_the_objective_is_learned_from_answers_that_went_out_late() -> None:
     bench = Bench()
     just_in_time = bench.task(100.0), 8, 93.0
-    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    bench.take([bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(*just_in_time)
     for _ in range(6):
         bench.admission.record_latency("f", OBJECTIVE_S + 1.0)
     assert bench.admission.host_s("f") == pytest.approx(3.0, rel=0.01)
     with pytest.raises(TooLate, match=r"later than its objective of 20000 ms minus 29\d\d\.\d ms for the host"):
-        bench.admission.check(*just_in_time, [])
+        bench.admission.check(*just_in_time, 0.0)
     for _ in range(1300):
         bench.admission.record_latency("f", OBJECTIVE_S)
     assert bench.admits(*just_in_time)
@@ -180,7 +190,7 @@ async def test_while_a_free_device_refuses_one_in_a_hundred_is_run_to_see() -> N
 
 async def test_a_busy_device_learns_without_trials() -> None:
     bench = Bench()
-    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    bench.take([bench.task(100.0, rows=8)], 100.0)
     assert not any(bench.admits(bench.task(now_s, 8, Deadline(now_s + 8.0))) for now_s in range(100, 3000, 10))
 
 
@@ -195,10 +205,10 @@ async def test_costs_that_were_too_high_are_put_right_by_trials() -> None:
         now_s += 10.0
         task = bench.task(now_s, rows=8)
         if bench.admits(task):
-            bench.admission.started(THREAD, [task], now_s)
+            bench.take([task], now_s)
             costs.learn("f", 8, 9.0)
             now_s += 9.0
-            bench.admission.finished(THREAD, 0, now_s)
+            bench.answer(now_s)
     assert bench.admits(bench.task(now_s + 1, rows=8))
     assert bench.admits(bench.task(now_s + 2, rows=8))
 
@@ -210,7 +220,7 @@ async def test_a_request_for_several_batches_is_as_late_as_its_last() -> None:
     assert two.predicted_s == pytest.approx(118.0)
     assert not bench.admits(three)
     # Only the running batch is ahead of the request.
-    bench.admission.started(THREAD, [bench.task(92.0, rows=8)], 92.0)
+    bench.take([bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(bench.task(96.0, rows=8))
     assert not bench.admits(bench.task(96.0, rows=16))
 
@@ -224,9 +234,9 @@ async def test_what_is_predicted_of_a_request_is_told_of_its_last_part() -> None
 
 async def test_a_batch_that_was_dropped_leaves_the_device_free() -> None:
     bench = Bench()
-    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
+    bench.take([bench.task(100.0, rows=8)], 100.0)
     assert not bench.admits(bench.task(100.0, deadline=Deadline(112.0)))
-    bench.admission.dropped(THREAD)
+    bench.drop()
     assert bench.admits(bench.task(100.0, deadline=Deadline(112.0)))
 
 
@@ -236,6 +246,6 @@ async def test_costs_that_were_too_high_are_tried_beside_others_that_keep_the_de
         for rows in SIZES:
             costs.learn("f", rows, 50.0)
     bench = Bench(costs)
-    bench.admission.started(THREAD, [bench.task(100.0, rows=8)], 100.0)
-    admitted = [now_s for now_s in range(100, 20_000, 10) if bench.admits(bench.task(now_s), others_s=[5.0])]
+    bench.take([bench.task(100.0, rows=8)], 100.0)
+    admitted = [now_s for now_s in range(100, 20_000, 10) if bench.admits(bench.task(now_s), others_s=5.0)]
     assert admitted == [pytest.approx(100 + 5010 * count, abs=60 * count) for count in (1, 2, 3)]

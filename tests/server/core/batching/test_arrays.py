@@ -7,10 +7,10 @@ import pytest
 
 from tpuserve_server.core.batching.arrays import join_batch
 from tpuserve_server.core.batching.buffers import BatchBuffers
+from tpuserve_server.core.batching.padding import ALIGNMENT_BYTES, empty_aligned
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.padding import ALIGNMENT_BYTES, empty_aligned
-from tpuserve_server.core.types import Array, Tensors
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import Array, Tensors
 
 SHAPE = (2, 1 << 14)
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching.batch_run import BatchRun, Departure
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 
 class Waiting:

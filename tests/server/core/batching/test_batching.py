@@ -15,8 +15,8 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import (
     Code,
     DeadlineExceeded,
     FailedPrecondition,
@@ -27,7 +27,7 @@ from tpuserve_server.core.errors import (
     ServingError,
     Unavailable,
 )
-from tpuserve_server.core.types import ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.core.terms.types import ServableId, Signature, Tensors, TensorSpec
 
 ID = ServableId("m", 1)
 SIZES = {"serving_default": BatchingOptions(8, (1, 2, 4, 8))}

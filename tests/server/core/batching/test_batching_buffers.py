@@ -1,7 +1,7 @@
 import numpy as np
 
 from tpuserve_server.core.batching.buffers import BatchBuffers
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.types import Array
 
 LIKE = {"x": np.zeros((1, 1), np.float32)}
 

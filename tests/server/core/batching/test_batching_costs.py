@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId, Tensors
 
 BATCHED = {DOUBLE.name: BatchingOptions(8, (1, 2, 4, 8))}
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from tests.support.fake_device import DOUBLE_WIDE
 from tests.support.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
+from tpuserve_server.core.batching.lane import MOST_WAIT_S
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
-from tpuserve_server.core.batching.regroup import MOST_WAIT_S
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.batching.padding import choose_bucket
+from tpuserve_server.core.batching.sequences import find_sequences
+from tpuserve_server.core.terms.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
@@ -21,9 +23,7 @@ from tpuserve_server.core.errors import (
     TooLate,
     Unavailable,
 )
-from tpuserve_server.core.padding import choose_bucket
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.sequences import find_sequences
+from tpuserve_server.core.terms.priority import Priority
 
 LOW = Priority.LOW
 waits = st.builds(Wait, st.sampled_from([0.25, 0.5, 1.0, 3.0]))

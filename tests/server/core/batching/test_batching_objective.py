@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import TooLate
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import ServableId
 
 SIZES = (1, 2, 4, 8, 16, 32)
 OBJECTIVE_S = 20.0

@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, FakeClock, RecordingMetrics, WatchedDevice, double_task
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import Internal, InvalidArgument, ServingError
-from tpuserve_server.core.types import Array, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ServingError
+from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
 
 SIZES = {DOUBLE.name: BatchingOptions(4, (1, 2, 4))}
 

@@ -5,7 +5,7 @@ import pytest
 
 from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 
 Said = BatchingParameters
 

@@ -11,12 +11,12 @@ from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, Reco
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.sequences import find_sequences
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.sequences import find_sequences
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Array, ServableId
 
 
 @dataclass(frozen=True)

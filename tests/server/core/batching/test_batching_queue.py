@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import InvalidArgument, Unavailable
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import Signature
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Signature
 
 NEVER = Deadline.never()
 

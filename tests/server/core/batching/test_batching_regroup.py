@@ -9,14 +9,13 @@ import pytest
 
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.lane import Lane
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.lane import Lane, Regroup
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.batching.regroup import Regroup
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import ServableId
 
 SIZES = (1, 2, 4, 8, 16)
 SECONDS = 30.0

@@ -3,10 +3,10 @@ import asyncio
 import numpy as np
 
 from tpuserve_server.core.batching.task import SplitRequest, Task, complete
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
-from tpuserve_server.core.priority import Priority
-from tpuserve_server.core.types import Tensors
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument, ResourceExhausted
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Tensors
 
 
 def outputs(*rows: float) -> Tensors:

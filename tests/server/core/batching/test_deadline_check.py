@@ -1,51 +1,14 @@
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck
-from tpuserve_server.core.batching.host_delay import HostDelay
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import DeadlineExceeded, TooLate
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
+from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, TooLate
+from tpuserve_server.core.terms.types import ServableId
 
 NOW_S = 100.0
 
 
-def check(devices: int = 1) -> DeadlineCheck:
-    return DeadlineCheck(ServableId("m", 1), devices, HostDelay())
-
-
-def test_a_request_runs_after_the_running_batch_and_the_waiting_work() -> None:
-    forecast = check()
-    forecast.started(7, NOW_S, 4.0)
-    assert forecast.finish_s(NOW_S + 1, 10.0, 2.0) == NOW_S + 4 + 10 + 2
-
-
-def test_batches_of_one_thread_run_one_after_the_other() -> None:
-    forecast = check()
-    forecast.started(7, NOW_S, 4.0)
-    forecast.started(7, NOW_S + 1, 4.0)
-    assert forecast.finish_s(NOW_S + 1, 0.0, 0.0) == NOW_S + 8
-
-
-def test_a_batch_that_takes_longer_than_expected_ends_now() -> None:
-    forecast = check()
-    forecast.started(7, NOW_S, 4.0)
-    assert forecast.finish_s(NOW_S + 9, 0.0, 0.0) == NOW_S + 9
-    assert not forecast.is_idle
-
-
-def test_a_thread_without_a_batch_is_idle() -> None:
-    forecast = check()
-    assert forecast.is_idle
-    forecast.started(7, NOW_S, 4.0)
-    forecast.ended(7)
-    assert forecast.is_idle
-    assert forecast.finish_s(NOW_S + 1, 0.0, 0.0) == NOW_S + 1
-
-
-def test_two_devices_share_the_waiting_work() -> None:
-    forecast = check(devices=2)
-    forecast.started(7, NOW_S, 4.0)
-    assert forecast.is_idle
-    forecast.started(8, NOW_S, 6.0)
-    assert forecast.finish_s(NOW_S, 10.0, 2.0) == NOW_S + 4 + 5 + 2
+def check() -> DeadlineCheck:
+    return DeadlineCheck(ServableId("m", 1), DeviceQueue(1), HostDelay())
 
 
 def test_a_refusal_has_the_times_and_a_hint() -> None:

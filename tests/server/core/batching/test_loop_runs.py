@@ -13,17 +13,17 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics, double_task
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.loop_runs import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_share import DeviceShare
+from tpuserve_server.core.batching.loop_runner import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.task import Outcome, Task
-from tpuserve_server.core.cost_model import CostModel
-from tpuserve_server.core.deadline import SystemClock, WaitingClock
-from tpuserve_server.core.device_share import DeviceShare
-from tpuserve_server.core.errors import InvalidArgument, Unavailable
-from tpuserve_server.core.types import ServableId, Signature
-from tpuserve_server.core.watchdog import Watchdog
-from tpuserve_server.core.watchdog_options import WatchdogOptions
+from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
+from tpuserve_server.core.terms.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.terms.types import ServableId, Signature
+from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
 
 A, B = ServableId("a", 1), ServableId("b", 1)
 BUCKETS = (1, 2, 4, 8)

@@ -14,14 +14,14 @@ import tensorflow as tf
 from tests.server.executors.tensorflow_kinds import SPEC, double_and_add, with_openvino
 from tests.support.fake_device import RecordingMetrics
 from tests.support.saved_models import save_function, save_mlp, write_manifest
-from tpuserve_server.core.aspired_version import AspiredVersion
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.local_storage import LocalStorage
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.storage import VersionLocation
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand

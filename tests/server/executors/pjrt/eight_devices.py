@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.servable import Executor, VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.servable import Executor, VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 
 def no_host() -> Executor:

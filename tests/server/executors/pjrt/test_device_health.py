@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tpuserve_server.core.errors import (
+from tpuserve_server.core.terms.errors import (
     Code,
     DeviceLost,
     Internal,

@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from tpuserve_server.core.errors import Code, ServingError
+from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.executors.pjrt.failures import device_errors
 
 

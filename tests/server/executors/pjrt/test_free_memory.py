@@ -4,7 +4,7 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from tpuserve_server.core.errors import Internal, ResourceExhausted
+from tpuserve_server.core.terms.errors import Internal, ResourceExhausted
 from tpuserve_server.executors.pjrt.free_memory import FreeMemory
 
 GIB = 2**30

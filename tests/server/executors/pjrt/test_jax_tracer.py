@@ -9,11 +9,11 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.fake_device import FakeClock
 from tests.support.trace_events import find_facts
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.tracer import TraceOptions
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.tracer import TraceOptions
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.chosen_tracer import ChosenTracer
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
@@ -21,7 +21,7 @@ from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 # Set this before JAX starts, or it searches for a TPU.
 jax.config.update("jax_platforms", "cpu")

@@ -28,14 +28,14 @@ from tests.support.device_programs import (
 from tests.support.fake_device import FakeClock
 from tests.support.saved_models import save_function
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.metrics.device_measurements import DeviceMeasurements
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)
 

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
 from tests.support.device_programs import write_weights
-from tpuserve_server.core.errors import DataLoss
-from tpuserve_server.executors.pjrt.weights_file import map_weights
+from tpuserve_server.core.terms.errors import DataLoss
+from tpuserve_server.executors.pjrt.executor import map_weights
 
 _DTYPES = st.sampled_from(["bool", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"])
 

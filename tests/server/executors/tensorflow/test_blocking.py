@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_formats.messages.official import ConfigProto
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 

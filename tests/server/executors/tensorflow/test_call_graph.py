@@ -8,11 +8,11 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.support.saved_models import save_half_plus_two, save_mlp
 from tpuserve_formats.safety.graph import read_graphs
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
-from tpuserve_server.executors.tensorflow.call_graph import check_calls as check_calls_of
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.executors.tensorflow.executor import check_calls as check_calls_of
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 LEVELS = 40

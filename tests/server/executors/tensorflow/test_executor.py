@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.batching.buffers import BatchBuffers
-from tpuserve_server.core.errors import InvalidArgument, ServingError
-from tpuserve_server.core.padding import empty_batch
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.batching.padding import empty_batch
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16

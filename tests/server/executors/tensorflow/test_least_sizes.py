@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function
 from tpuserve_formats.messages.fields import field_contents
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.least_sizes import find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures

@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from tests.support.saved_models import save_mlp
 from tests.support.v1_models import set_default
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow.meta_graph import (
     parse_signatures,
     read_signatures,

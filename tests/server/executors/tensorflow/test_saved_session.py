@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_mlp
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto
-from tpuserve_server.core.errors import InvalidArgument, NotFound
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument, NotFound
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow import c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
@@ -87,9 +87,9 @@ LOAD_TWICE = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from tpuserve_server.core.background import run_in_background
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import as_text, save_function, save_half_plus_two
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.servable import Servable, VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow import executor
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions

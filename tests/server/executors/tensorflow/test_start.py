@@ -14,10 +14,10 @@ LOAD = """
 import gc, logging, sys, threading
 from pathlib import Path
 import numpy as np
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.host_memory import HostMemory
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 

@@ -7,8 +7,8 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from tests.support.saved_models import as_text, save_mlp
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.executors.tensorflow.text_parser import parse_text
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.executors.tensorflow.pinned_saved_model import parse_text
 
 
 def parse(text: str) -> SavedModel:

@@ -6,9 +6,9 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from tests.support.trace_events import find_facts
-from tpuserve_server.core.errors import Internal
-from tpuserve_server.core.tracer import SESSION_EVENT, TraceOptions
-from tpuserve_server.executors.tensorflow.tracer import TensorFlowTracer
+from tpuserve_server.core.terms.errors import Internal
+from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions
+from tpuserve_server.executors.tensorflow.on_demand import TensorFlowTracer
 
 
 def test_a_trace_has_the_operations_that_ran_and_leaves_no_file(

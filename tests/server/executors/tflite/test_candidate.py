@@ -8,9 +8,9 @@ import pytest
 from tests.server.executors.tensorflow_kinds import SPEC, converted, double_and_add, preferring_tflite
 from tests.support.saved_models import save_function
 from tests.support.tflite_models import save
-from tpuserve_server.core.errors import FailedPrecondition
-from tpuserve_server.core.servable import Executor, Servable, VersionFiles
-from tpuserve_server.core.types import ServableId
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId
 
 
 def load(executor: Executor, path: Path) -> Servable:

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.tflite_models import convert, flex_map, half_plus_two, save, signature_def, with_metadata
-from tpuserve_server.core.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.servable import VersionFiles
-from tpuserve_server.core.types import ServableId, Tensors
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.servable import VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
 from tpuserve_server.executors.tflite.options import TfliteOptions
 

@@ -11,22 +11,22 @@ import pytest
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.guards import make_guard
 from tests.support.open_gate import OPEN_GATE
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Code, Unauthenticated
-from tpuserve_server.frontends.guard import Attempt
-from tpuserve_server.frontends.guarded import GuardedTable
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.access.access import READ
+from tpuserve_server.access.caller import caller_name, set_caller
+from tpuserve_server.access.identity import Identity
+from tpuserve_server.access.role import Role
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Code, Unauthenticated
 from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.ray.calls import ReplicaCalls
-from tpuserve_server.identity.access import READ
-from tpuserve_server.identity.caller import caller_name, set_caller
-from tpuserve_server.identity.identity import Identity
-from tpuserve_server.identity.role import Role
+from tpuserve_server.protocols.guard import Attempt
+from tpuserve_server.protocols.guarded import GuardedTable
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 
 if TYPE_CHECKING:
     from starlette.types import Message

@@ -11,17 +11,17 @@ import pytest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.open_gate import OPEN_GATE, ClosedGate
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Code, NotFound
-from tpuserve_server.frontends.guarded import GuardedTable, admit_every_call
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.access.access import OPEN
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Code, NotFound
 from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
 from tpuserve_server.hosts.grpc.frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.identity.access import OPEN
+from tpuserve_server.protocols.guarded import GuardedTable, admit_every_call
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 
 if TYPE_CHECKING:
     from starlette.types import Message

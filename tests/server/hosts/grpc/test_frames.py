@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.server.hosts.asgi_client import Exchange, body
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.byte_parts import PART_BYTES
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import Internal, ResourceExhausted
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.system.byte_parts import PART_BYTES
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import Internal, ResourceExhausted
 from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame, whole_message
 
 RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Internal
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, trace_headers_of
-from tpuserve_server.telemetry.trace_context import TraceHeaders
+from tpuserve_server.observe.requests.trace_context import TraceHeaders
 
 
 class StoppedClock:

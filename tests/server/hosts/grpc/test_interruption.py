@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.deadline import Deadline
-from tpuserve_server.core.errors import Code, DeadlineExceeded
-from tpuserve_server.core.rare_timers import RareTimersByLoop
+from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.errors import Code, DeadlineExceeded
 from tpuserve_server.hosts.grpc.failure import RpcFailure
 from tpuserve_server.hosts.grpc.interruption import Interruption
 

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from tpuserve_server.core.budgets.receiving import ReceivingBudget
-from tpuserve_server.core.budgets.sending import SendingBudget
-from tpuserve_server.core.certificate_status import CertificateStatus
-from tpuserve_server.core.deadline import SystemClock
-from tpuserve_server.core.errors import NotFound, TooLate
-from tpuserve_server.core.overload_gate import OverloadGate
-from tpuserve_server.core.replacement import Replacement
-from tpuserve_server.core.traffic import Traffic
-from tpuserve_server.frontends.guarded import admit_every_call
-from tpuserve_server.frontends.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.access.access import OPEN
+from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.errors import NotFound, TooLate
+from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of
 from tpuserve_server.hosts.ray.replica import Parts, Replica
-from tpuserve_server.identity.access import OPEN
+from tpuserve_server.protocols.guarded import admit_every_call
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 
 
 class Context:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.body import MAX_DEPTH, check_depth, parse_json
 
 JSON_VALUES = st.recursive(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.example.example_pb2 import Example
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.examples import decode_json_examples
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

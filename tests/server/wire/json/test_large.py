@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.example import example_pb2
 
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import LargeBody, is_large

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json import layout, leaves
 from tpuserve_server.wire.json.layout import Layout
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_flat, decode_nested

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import long_strings, tensor
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 

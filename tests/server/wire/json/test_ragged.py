@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json import array_text, response
 from tpuserve_server.wire.json.response import encode_predictions
 

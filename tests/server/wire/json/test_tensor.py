@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Unimplemented
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json.explain import explain_columns, explain_rows
 from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.tensor import parse_predict_body
 from tpuserve_server.wire.json.vertex import with_parameters
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import TensorSpec
 from tpuserve_server.wire.oip.classification import classify
 
 BATCHED = TensorSpec("y", np.dtype(np.float32), (None, 3))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tpuserve_formats.messages.oip import InferTensorContents
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument, ServingError, Unimplemented
-from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Unimplemented
+from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.tensor_json import JsonData

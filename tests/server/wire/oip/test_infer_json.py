@@ -13,8 +13,8 @@ from tests.formats.oip.test_raw_tensor import tensors
 from tpuserve_formats.dtypes import STRING
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import encode_raw
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.inference import InferenceRequest, RequestedOutput

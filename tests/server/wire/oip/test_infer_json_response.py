@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.formats.oip.test_raw_tensor import tensors
 from tpuserve_formats.oip.raw_tensor import decode_raw
-from tpuserve_server.core.errors import Unimplemented
-from tpuserve_server.core.types import Array, ServableId
+from tpuserve_server.core.terms.errors import Unimplemented
+from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.wire.oip.infer_json_response import encode_infer_json
 from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tpuserve_formats.dtypes import BY_DTYPE, Array, DType
 from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_formats.oip.raw_tensor import decode_raw
-from tpuserve_server.core.errors import ServingError
-from tpuserve_server.core.types import ModelSpec, PredictResult, ServableId
+from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.layouts import Layout, Layouts
 from tpuserve_server.wire.oip import infer_layout
 from tpuserve_server.wire.oip.infer_json import parse_infer_json

@@ -12,8 +12,8 @@ from tests.formats.oip.test_raw_tensor import tensors
 from tpuserve_formats.messages.oip import InferParameter, ModelInferRequest, ModelInferResponse
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw, encode_raw
-from tpuserve_server.core.errors import InvalidArgument, Unimplemented, shown
-from tpuserve_server.core.types import Array, ModelSpec, ServableId
+from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
+from tpuserve_server.core.terms.types import Array, ModelSpec, ServableId
 from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tpuserve_formats.oip.datatypes import dtype_of
-from tpuserve_server.core.budgets.decoded import DecodedBudget
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from tpuserve_formats.messages.oip import ModelMetadataResponse, ServerMetadataResponse
-from tpuserve_server.core.types import Signature, TensorSpec
+from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.oip.metadata import (
     ModelDescription,
     ServerDescription,

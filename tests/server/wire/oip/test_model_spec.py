@@ -2,8 +2,8 @@
 
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import ModelSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire.oip.model_spec import parse_model_spec
 
 

@@ -4,8 +4,8 @@ from itertools import permutations
 
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.priority import Priority
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, read_parameters
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array, Signature, TensorSpec
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.inference import InferenceRequest
 

@@ -9,8 +9,8 @@ import pytest
 import simdjson
 
 from tpuserve_formats.oip.datatypes import dtype_of
-from tpuserve_server.core.errors import InvalidArgument
-from tpuserve_server.core.types import Array
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.oip.tensor_json import JsonData, decode_json, values_text
 
 PARSERS = [json.loads, lambda text: simdjson.Parser().parse(text)]

@@ -1,1 +1,0 @@
-"""`--check_config`: finds the problems of a configuration without serving."""

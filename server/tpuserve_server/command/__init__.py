@@ -1,1 +1,0 @@
-"""Command line of `tpuserve serve`: flags, settings, logs, the banner, and the reports of a start."""

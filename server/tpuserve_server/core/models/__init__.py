@@ -1,0 +1,1 @@
+"""Models: their configuration, versions and states, from a directory to a loaded version and back."""

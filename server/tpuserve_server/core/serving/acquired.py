@@ -1,0 +1,385 @@
+"""AcquiredModel and AcquiredVersion: a version that a request holds while it runs. Check its inputs and queue it."""
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
+from tpuserve_server.core.models.servable_handle import ServableHandle
+from tpuserve_server.core.serving.prepared import PreparedRequest
+from tpuserve_server.core.system.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.ensemble import Ensemble
+from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.task_times import TaskTimes
+from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.validation import (
+    EXACT_SHAPES,
+    ShapeRules,
+    check_batchable,
+    check_inputs,
+    check_row_splits,
+    choose_outputs,
+    count_plain_rows,
+    count_rows,
+    describe_shapes,
+    matches_shapes,
+    with_defaults,
+)
+
+
+class _Acquired:
+    """A version that stays loaded for a request. A context manager that releases it."""
+
+    __slots__ = ("_clock", "_handle", "_loaded", "_shapes", "_timers", "_times", "is_recalled")
+
+    def __init__(
+        self,
+        handle: ServableHandle,
+        loaded: LoadedVersion,
+        clock: Clock,
+        timers: RareTimersByLoop,
+        shapes: ShapeRules = EXACT_SHAPES,
+    ) -> None:
+        """Own `handle` on `loaded` until the context ends. `shapes` are the rules for inputs."""
+        self._handle = handle
+        self._loaded = loaded
+        self._clock = clock
+        self._timers = timers
+        self._shapes = shapes
+        # Whether a response came from the cache.
+        self.is_recalled = False
+        self._times: tuple[TaskTimes, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the version. Once, unless the context manager does it."""
+        self._handle.release()
+
+    @property
+    def servable_id(self) -> ServableId:
+        """The version that is held."""
+        return self._handle.servable_id
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the version's classes, in the order of its scores. May be empty."""
+        return self._loaded.labels
+
+    @property
+    def times(self) -> tuple[TaskTimes, ...]:
+        """One entry for each pass through a batcher that has ended, with or without success."""
+        return self._times
+
+    def has_objective(self, signature_name: str) -> bool:
+        """Return whether this signature has a latency objective."""
+        return self._loaded.batcher.has_objective(signature_name)
+
+    def record_latency(self, signature_name: str, latency_s: float) -> None:
+        """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
+        # A response from the cache shows nothing about the host's share of the time of a run.
+        if not self.is_recalled:
+            self._loaded.batcher.record_latency(signature_name, latency_s)
+
+
+class AcquiredModel(_Acquired):
+    """One signature of one version, held for a request while its inputs are decoded and run."""
+
+    __slots__ = ("signature",)
+
+    def __init__(
+        self,
+        handle: ServableHandle,
+        loaded: LoadedVersion,
+        signature: Signature,
+        clock: Clock,
+        timers: RareTimersByLoop,
+        shapes: ShapeRules = EXACT_SHAPES,
+    ) -> None:
+        """Own `handle` on `loaded` until the context ends. `shapes` are the rules for inputs."""
+        # The base class does the same. A call to it for each request would cost too much.
+        self._handle = handle
+        self._loaded = loaded
+        self._clock = clock
+        self._timers = timers
+        self._shapes = shapes
+        self.is_recalled = False
+        self._times = ()
+        self.signature = signature
+
+    @property
+    def max_rows(self) -> int:
+        """Maximum number of rows of a request whose inputs have a batch dimension."""
+        options = self._loaded.batcher.options(self.signature.name)
+        return self._loaded.batcher.default_rows if options is None else options.max_batch_size
+
+    @property
+    def max_repeated_rows(self) -> float:
+        """Maximum number of rows for which a request may repeat a value; inf if its rows are not batched."""
+        options = self._loaded.batcher.options(self.signature.name)
+        return math.inf if options is None else options.max_batch_size
+
+    def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
+        """Check whether a request would be in time, before its inputs are decoded. Cheap.
+
+        Raises:
+            TooLate: it would be answered after its deadline.
+        """
+        # The response cache may have the response.
+        if deadline.is_finite and self._loaded.responses is None:
+            self._loaded.batcher.refusals.check(self.signature.name, deadline, priority)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Check the shape that a request declares for an input of the signature, before the input takes memory.
+
+        `predict` makes the same check for all inputs.
+
+        Raises:
+            InvalidArgument: see `ShapeRules.check`.
+        """
+        self._shapes.check(self._handle.servable_id, self.signature, name, shape)
+
+    def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
+        """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
+
+        Return None for requests that `predict` must check one by one or run alone.
+
+        Raises:
+            InvalidArgument: the filter has an unknown or a repeated output.
+        """
+        signature, batcher = self.signature, self._loaded.batcher
+        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        if not rows:
+            return None
+        output_names = choose_outputs(signature, output_filter)
+        return PreparedRequest(batcher, signature.name, output_filter, output_names, rows)
+
+    def is_prepared(self, prepared: PreparedRequest) -> bool:
+        """Return whether `prepare` of the same version returned `prepared`."""
+        return prepared.is_for(self._loaded.batcher)
+
+    def predict_prepared(
+        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority
+    ) -> Coroutine[Any, Any, PredictResult]:
+        """Answer a request like `predict`, without the checks that `prepared` has made.
+
+        `is_prepared` must hold, and the inputs must have the names, dtypes and shapes of those that were prepared.
+        """
+        responses = self._loaded.responses
+        if responses is None:
+            return self._run(inputs, deadline, (), priority, prepared)
+        return self._recall_or_run(responses, inputs, deadline, prepared.output_filter, priority, prepared)
+
+    def predict(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> Coroutine[Any, Any, PredictResult]:
+        """Run one request through the model's batcher, or answer it from the version's response cache.
+
+        Cancelling the coroutine frees the request's place in the queue. An empty `output_filter` means every output.
+
+        Raises:
+            ServingError: with TensorFlow Serving's code and wording for the cause. Raised when awaited.
+        """
+        responses = self._loaded.responses
+        # A plain function saves the frame of an outer coroutine.
+        if responses is None:
+            return self._run(inputs, deadline, output_filter, priority)
+        return self._recall_or_run(responses, inputs, deadline, output_filter, priority)
+
+    async def _recall_or_run(
+        self,
+        responses: VersionResponses,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...],
+        priority: Priority,
+        prepared: PreparedRequest | None = None,
+    ) -> PredictResult:
+        name, monotonic_s = self.signature.name, self._clock.monotonic_s
+        started_s = monotonic_s()
+        if input_bytes(inputs) >= LARGE_INPUT_BYTES:
+            key = await asyncio.to_thread(responses.key, name, output_filter, inputs)
+        else:
+            key = responses.key(name, output_filter, inputs)
+        if key is None:
+            return await self._run(inputs, deadline, output_filter, priority, prepared)
+        outputs = responses.find(key)
+        look_up_s = monotonic_s() - started_s
+        if outputs is not None:
+            responses.add_hit_s(look_up_s)
+            self.is_recalled = True
+            return PredictResult(self._handle.servable_id, name, outputs, "hit")
+        result = await self._run(inputs, deadline, output_filter, priority, prepared)
+        started_s = monotonic_s()
+        responses.store(key, result.outputs)
+        responses.add_miss_s(look_up_s + monotonic_s() - started_s)
+        return PredictResult(result.servable, name, result.outputs, "miss")
+
+    async def _run(
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...],
+        priority: Priority,
+        prepared: PreparedRequest | None = None,
+    ) -> PredictResult:
+        if prepared is None:
+            task = self._make_task(inputs, deadline, output_filter, priority)
+        else:
+            future = asyncio.get_running_loop().create_future()
+            name, output_names, rows = prepared.signature_name, prepared.output_names, prepared.rows
+            task = Task(name, output_names, inputs, rows, deadline, future, shareable=True, priority=priority)
+        timers = self._submit(task)
+        try:
+            outcome = await task.future
+        except asyncio.CancelledError:
+            self._abandon(task)
+            raise
+        finally:
+            if timers is not None:
+                timers.cancel(task)
+            resumed_s = self._clock.monotonic_s()
+            self._times += (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, resumed_s),)
+        if isinstance(outcome, ServingError):
+            raise self._explained(outcome, task, inputs)
+        return PredictResult(self._handle.servable_id, self.signature.name, outcome)
+
+    def _make_task(
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
+    ) -> Task:
+        signature, batcher = self.signature, self._loaded.batcher
+        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        if not rows:
+            inputs, rows = self._check(inputs)
+        return Task(
+            signature_name=signature.name,
+            output_names=choose_outputs(signature, output_filter),
+            inputs=inputs,
+            rows=rows or 1,
+            deadline=deadline,
+            future=asyncio.get_running_loop().create_future(),
+            shareable=rows > 0,
+            priority=priority,
+        )
+
+    def _check(self, inputs: Tensors) -> tuple[Tensors, int]:
+        """Return the inputs, with defaults, and their rows, or 0 rows for inputs that must run alone."""
+        signature = self.signature
+        matches = check_inputs(self._handle.servable_id, signature, inputs, self._shapes)
+        if signature.ragged_inputs:
+            check_row_splits(signature, with_defaults(signature, inputs))
+        # Some inputs run alone. With lenient shapes, the model decides on [3] for (None, 1). An empty batch has no row
+        # to pad with. A default has its own number of rows.
+        if len(inputs) != len(signature.inputs):
+            return with_defaults(signature, inputs), 0
+        if not self._loaded.batcher.batches(signature.name):
+            return inputs, 0
+        if matches:
+            return inputs, count_rows(inputs)
+        check_batchable(inputs)
+        return inputs, 0
+
+    def _submit(self, task: Task) -> RareTimers | None:
+        """Queue the task. Return the timers that hold its deadline, or None if it has no deadline."""
+        batcher, deadline = self._loaded.batcher, task.deadline
+        remaining_s = deadline.at_s - self._clock.monotonic_s()
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
+        batcher.submit(task)
+        if not deadline.is_finite:
+            return None
+        timers = self._timers.of(task.future.get_loop())
+        timers.start(task, remaining_s, partial(_expire, batcher, task, self._handle.servable_id))
+        return timers
+
+    def _abandon(self, task: Task) -> None:
+        # A host that watches deadlines itself cancels the expired request, with a timer that may fire slightly early.
+        expired = task.deadline.expired(self._clock.monotonic_s() + EARLY_S)
+        self._loaded.batcher.discard(task, "expired" if expired else "cancelled")
+
+    def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
+        """Return a copy of the task's error, to be raised."""
+        if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, inputs):
+            return error.copy()
+        # With lenient shapes, the model refused one that its signature does not guarantee: name the shapes first.
+        described = describe_shapes(self._handle.servable_id, self.signature, inputs)
+        return InvalidArgument(f"{described} ({error.message})")
+
+
+class AcquiredVersion(_Acquired):
+    """One version, held for a request that finds and runs its signatures itself."""
+
+    __slots__ = ()
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Every signature by name."""
+        return self._loaded.servable.signatures
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        """The steps of an ensemble, or None for any other version."""
+        return None
+
+    @property
+    def precision(self) -> Precision | None:
+        """The version's tolerance, or None if it is unknown."""
+        return self._loaded.precision
+
+    def batching(self, signature_name: str) -> BatchingOptions | None:
+        """Return how requests for a signature share batches, or None if they run one by one."""
+        return self._loaded.batcher.options(signature_name)
+
+    @property
+    def default_rows(self) -> int:
+        """Maximum number of rows in a batch of a signature whose exporter has checked no sizes."""
+        return self._loaded.batcher.default_rows
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the version has a response cache."""
+        return self._loaded.responses is not None
+
+    async def predict(
+        self,
+        signature: Signature,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...] = (),
+        priority: Priority = Priority.HIGH,
+    ) -> PredictResult:
+        """Run one of this version's signatures like `AcquiredModel.predict`. Several calls may be awaited at a time."""
+        model = AcquiredModel(self._handle, self._loaded, signature, self._clock, self._timers, self._shapes)
+        try:
+            result = await model.predict(inputs, deadline, output_filter, priority)
+        finally:
+            self._times += model.times
+        self.is_recalled = result.cache == "hit"
+        return result
+
+
+def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
+    """Answer a request whose deadline has passed, even if the device is busy with another batch for long."""
+    if task.future.done():
+        return
+    batcher.discard(task, "expired")
+    task.future.set_result(DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}"))

@@ -1,0 +1,1 @@
+"""Threads, memory, timers and listeners of the operating system and of asyncio."""

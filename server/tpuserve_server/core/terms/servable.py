@@ -1,0 +1,109 @@
+"""The interface between the core and the executors that run models: Executor, VersionFiles, Servable, InFlight."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from tpuserve_server.core.terms.types import Precision, ServableId, Signature, Tensors
+
+
+class InFlight(Protocol):
+    """A run that was dispatched to the device."""
+
+    def result(self) -> Tensors:
+        """Block until the device has finished, and return the outputs by name.
+
+        Called once, by the thread that dispatched the run.
+
+        Raises:
+            ServingError: the run failed. InvalidArgument and similar codes such as OutOfRange blame the inputs, others
+                the server.
+        """
+        ...
+
+
+class Servable(Protocol):
+    """One loaded version. Several threads may call `dispatch` at once. `close` comes after the last `result`."""
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """Every signature by name."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Name of the device, for people: `CPU (TensorFlow 2.21)`."""
+        ...
+
+    @property
+    def max_in_flight(self) -> int:
+        """Maximum number of dispatched runs whose result has not been taken, by all threads together. Constant.
+
+        1: `dispatch` returns after the run has ended, or dispatching the next run earlier gains nothing. More:
+        `dispatch` returns at once, runs execute in the order of their dispatch, and a run may fail without the others.
+        The calling thread joins the next batch while the last one runs, and takes the results in order.
+        """
+        ...
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why equal requests may get different outputs, for people; "" if they cannot.
+
+        Reliable only for a version with `VersionFiles.is_cached`.
+        """
+        ...
+
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a run only computes, without unbounded loops: it never waits for a file, another run or a device.
+
+        An event loop may then run the version, while its runs are short. Constant.
+        """
+        ...
+
+    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
+        """Start a run. The caller may reuse the arrays only after `InFlight.result` has returned or raised.
+
+        Raises:
+            ServingError: the run could not be started.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory and threads. Blocks until done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFiles:
+    """A version's directory, and the settings of its manifest that concern more than one kind of executor.
+
+    `allows_bfloat16`: the exporter has checked the version with bfloat16 kernels. `is_cached`: the operator wants a
+    response cache, so the executor must find whether the outputs are repeatable. `fingerprint` changes with the
+    contents of the directory. `precision` has the tolerance of the exporter's check, or is None. `batch_sizes` are the
+    sizes that batches of any signature are padded to, ascending; empty if unknown.
+    """
+
+    path: Path
+    allows_bfloat16: bool = False
+    is_cached: bool = False
+    fingerprint: str = ""
+    precision: Precision | None = None
+    batch_sizes: tuple[int, ...] = ()
+
+    def part(self, folder: str) -> "VersionFiles":
+        """Return a model in a directory of the version, with the same settings."""
+        return replace(self, path=self.path / folder)
+
+
+class Executor(Protocol):
+    """Loads version directories onto a device."""
+
+    def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
+        """Load the version. Slow.
+
+        Raises:
+            ServingError: with the reason, as status will show it.
+        """
+        ...

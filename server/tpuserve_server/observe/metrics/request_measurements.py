@@ -1,0 +1,136 @@
+"""Measurements of requests, at the edge of the front-ends."""
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.observe.metrics.bounds import BOTH_LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
+from tpuserve_server.observe.metrics.counts import Counts
+from tpuserve_server.observe.metrics.exemplars import Exemplars, TracedRequest
+from tpuserve_server.observe.metrics.histogram import Histogram
+from tpuserve_server.observe.metrics.limit import OTHER, OTHER_VERSION
+from tpuserve_server.observe.metrics.series import Series
+
+
+class RequestKey(NamedTuple):
+    """Key of a series of requests. `version` is None and `signature` is empty if none was found or needed."""
+
+    model: str
+    version: int | None
+    signature: str
+    method: str
+    protocol: str
+    code: Code
+
+
+# A request's key as a plain tuple, which takes a third of the time to create.
+_Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
+
+
+def _other_request(key: _Request) -> _Request:
+    return (OTHER, OTHER_VERSION, OTHER, *key[3:])
+
+
+def _other_ended(key: _Request) -> _Request:
+    return (OTHER, *key[1:])
+
+
+class RequestMeasurements:
+    """The part of core.metrics.Metrics that front-ends call. Thread-safe, as its counts and histograms are."""
+
+    def __init__(self) -> None:
+        """Start with no measurements."""
+        self._stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
+        self._stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
+        self._traced = Counts[str](lambda _: OTHER)
+        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_request)
+        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_ended)
+        self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
+        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS, lambda _: OTHER)
+
+    # Called by front-ends.
+
+    def request_finished(
+        self,
+        *,
+        model: str,
+        version: int | None,
+        signature: str,
+        method: str,
+        protocol: str,
+        code: Code,
+        latency_s: float,
+        trace_id: str = "",
+    ) -> None:
+        """Record the response of a front-end."""
+        key = (model, version, signature, method, protocol, code)
+        (self._requests.find(key) or self._requests[key]).add(latency_s)
+        if trace_id:
+            self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
+
+    def answers_of(
+        self, *, model: str, version: int, signature: str, method: str, protocol: str
+    ) -> Callable[[float, str], None]:
+        """Return a function that records the latency and the trace of a response, without a search for its series."""
+        key = (model, version, signature, method, protocol, Code.OK)
+        add: Callable[[float], None] | None = None
+
+        def record(latency_s: float, trace_id: str) -> None:
+            nonlocal add
+            if add is None:
+                add = self._requests[key].add
+            add(latency_s)
+            if trace_id:
+                self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
+
+        return record
+
+    def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
+        """Record the stages of one request for several."""
+        self._stage_requests.add((protocol, model), requests)
+        for stage, duration_s in stages:
+            self._stages_s.add((protocol, model, stage), duration_s * requests)
+
+    def examples_received(self, *, model: str, count: int) -> None:
+        """Record the number of tf.Examples in a request."""
+        self.examples[model].add(count)
+
+    def requests_traced(self, *, outcome: str, count: int) -> None:
+        """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
+        self._traced.add(outcome, count)
+
+    def forget_requests(self, removed: Collection[tuple[str, int | None]]) -> None:
+        """Remove the series of versions, by model and number. Upstream's metrics keep their counts."""
+        self._exemplars.forget(lambda key: key[:2] in removed)
+        for key, histogram in self._requests.take(lambda key: key[:2] in removed):
+            model, _, _, method, protocol, code = key
+            self._ended_requests[(model, None, "", method, protocol, code)].absorb(histogram)
+
+    # Read by the metrics page.
+
+    def requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
+        """Return request latencies in seconds by key, without those of ended versions."""
+        return ((RequestKey(*key), histogram) for key, histogram in self._requests.items())
+
+    def all_requests(self) -> Iterator[tuple[RequestKey, Histogram]]:
+        """Return the latencies of `requests`, then those of ended versions. A key may occur twice."""
+        ended = ((RequestKey(*key), histogram) for key, histogram in self._ended_requests.items())
+        return itertools.chain(self.requests(), ended)
+
+    def exemplars(self, key: RequestKey) -> Mapping[int, TracedRequest]:
+        """Return the last traced request in each bucket of LATENCY_BOUNDS_S, by the bucket's position."""
+        return self._exemplars.by_bucket(key)
+
+    def stages_s(self) -> Mapping[tuple[str, str, str], float]:
+        """Return the seconds of all requests by protocol, model and stage."""
+        return self._stages_s.all()
+
+    def stage_requests(self) -> Mapping[tuple[str, str], float]:
+        """Return the number of requests whose stages are counted, by protocol and model."""
+        return self._stage_requests.all()
+
+    def traced(self) -> dict[str, float]:
+        """Return the number of traced requests, by outcome."""
+        return self._traced.all()

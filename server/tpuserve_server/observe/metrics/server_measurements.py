@@ -1,0 +1,134 @@
+"""Figures of the whole server, read when a client requests the page: queues, budgets, state, log."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.sending import CUT_REASONS
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.build import Build
+from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.server_state import ServerState
+from tpuserve_server.core.terms.traffic import Refusal, Traffic
+from tpuserve_server.core.terms.types import ServableId, State
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """The parts of a server that have figures."""
+
+    service: InferenceService
+    budgets: Budgets
+    build: Build
+    # Events that the log of the process has dropped.
+    dropped_events: Callable[[], int]
+    traffic: Traffic
+    max_connections: int
+    # None without TLS.
+    certificates: Callable[[], CertificateStatus | None]
+
+
+class ServerMeasurements:
+    """Reads the parts of the server. Thread-safe: the server sets its parts before it opens its ports."""
+
+    def __init__(self) -> None:
+        """Start without parts, and so without their figures."""
+        self._parts: ServerParts | None = None
+        self._in_flight: list[tuple[str, Callable[[], int]]] = []
+
+    # Called by the parts.
+
+    def server_built(self, parts: ServerParts) -> None:
+        """Read these parts from now on."""
+        self._parts = parts
+
+    def protocol_served(self, *, protocol: str, in_flight: Callable[[], int]) -> None:
+        """Record a front-end of a protocol. `in_flight` returns the number of its requests that are not answered."""
+        self._in_flight.append((protocol, in_flight))
+
+    # Read by the metrics page.
+
+    def in_flight(self) -> Mapping[str, int]:
+        """Return the number of requests that are not answered, by protocol."""
+        counts: Counter[str] = Counter()
+        for protocol, count in self._in_flight:
+            counts[protocol] += count()
+        return counts
+
+    def queued(self) -> Mapping[ServableId, QueueDepth]:
+        """Return the requests that wait in the queue of each version that serves."""
+        return {} if self._parts is None else self._parts.service.queued()
+
+    def states(self) -> Mapping[ServerState, bool]:
+        """Return for each state whether the server is in it."""
+        if self._parts is None:
+            return {}
+        current = self._parts.service.state()
+        return {state: state is current for state in ServerState}
+
+    def available(self) -> Mapping[str, bool]:
+        """Return for each configured model whether one of its versions is AVAILABLE."""
+        if self._parts is None:
+            return {}
+        service = self._parts.service
+        states = service.states()
+        return {name: name in states and State.AVAILABLE in states[name].versions.values() for name in service.models()}
+
+    def build(self) -> Build | None:
+        """Return the versions, or None without parts."""
+        return None if self._parts is None else self._parts.build
+
+    def requests(self) -> Mapping[str, int]:
+        """Return the number of requests by version of HTTP."""
+        return {} if self._parts is None else dict(self._parts.traffic.requests)
+
+    def refused(self) -> Mapping[Refusal, int]:
+        """Return the number of requests that were refused before their message was read, by reason."""
+        return {} if self._parts is None else dict(self._parts.traffic.refused)
+
+    def max_connections(self) -> int | None:
+        """Return the number of client connections that the server accepts, or None without parts."""
+        return None if self._parts is None else self._parts.max_connections
+
+    def budget_bytes(self) -> Mapping[tuple[str, str], int]:
+        """Return the bytes of each budget, by its name and their kind."""
+        if self._parts is None:
+            return {}
+        budgets = self._parts.budgets
+        return {
+            ("receiving", "in_use"): budgets.receiving.held_bytes,
+            ("receiving", "limit"): budgets.receiving.total_bytes,
+            ("sending", "in_use"): budgets.sending.held_bytes,
+            ("sending", "limit"): budgets.sending.total_bytes,
+            ("decoded", "limit"): budgets.decoded.size_bytes,
+            ("response", "limit"): budgets.response.size_bytes,
+        }
+
+    def budget_refusals(self) -> Mapping[str, int]:
+        """Return the number of requests that each budget has refused."""
+        if self._parts is None:
+            return {}
+        budgets = self._parts.budgets
+        return {
+            "receiving": budgets.receiving.refusals,
+            "decoded": budgets.decoded.refusals,
+            "response": budgets.response.refusals,
+            "sending": budgets.sending.cuts["memory"],
+        }
+
+    def cut_responses(self) -> Mapping[str, int]:
+        """Return the number of responses that were cut because their clients did not read them, by reason."""
+        if self._parts is None:
+            return {}
+        cuts = self._parts.budgets.sending.cuts
+        return {reason: cuts[reason] for reason in CUT_REASONS}
+
+    def certificates(self) -> CertificateStatus | None:
+        """Return the status of the certificates, or None without TLS or without parts."""
+        return None if self._parts is None else self._parts.certificates()
+
+    def dropped_events(self) -> int | None:
+        """Return the number of events that the log has dropped, or None without parts."""
+        return None if self._parts is None else self._parts.dropped_events()

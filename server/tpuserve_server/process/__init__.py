@@ -1,1 +1,0 @@
-"""Programs of the serving process, and of a replica of Ray Serve."""

@@ -1,1 +1,0 @@
-"""The serving process as a replica of Ray Serve: its models, its rule for requests, and its metrics."""

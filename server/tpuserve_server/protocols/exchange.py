@@ -1,0 +1,230 @@
+"""One HTTP exchange of any REST protocol: body, encodings, deadline, priority, client disconnects and all errors.
+
+A protocol adds its paths, its messages and its errors, and a line in the table of rest.py. An exchange has no router
+and no middleware: a FastAPI endpoint takes more than twice as long as an entire prediction (see python -m benchmarks
+codecs).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
+
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.observe.requests.request_id import echo_request_id
+from tpuserve_server.protocols.http.body import rest_of_body
+from tpuserve_server.protocols.http.browser_safety import NO_STORE
+from tpuserve_server.protocols.http.client_watch import ClientWatch
+from tpuserve_server.protocols.http.content_coding import MIN_COMPRESSED_BYTES, decompress
+from tpuserve_server.protocols.http.errors import BodyTooLarge, ClientGone
+from tpuserve_server.protocols.http.headers import find_request_id, read_headers, read_observed
+from tpuserve_server.protocols.http.response import (
+    Headers,
+    HttpResponse,
+    compressed,
+    error_response,
+    response_messages,
+)
+from tpuserve_server.protocols.internal_error import log_internal
+from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter
+from tpuserve_server.protocols.route_facts import RouteFacts
+from tpuserve_server.protocols.rpc import Trailers
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeOptions:
+    """Limits of one exchange of any protocol."""
+
+    # Applies before and after decompression.
+    max_body_bytes: int = 64 * _MEBIBYTE
+    # rest_api_timeout_in_ms, from the arrival of the complete body. inf disables it.
+    timeout_s: float = 30.0
+    # Wait for the response before starting to watch for a disconnect of the client.
+    disconnect_watch_delay_s: float = 0.05
+
+
+class HttpCall:
+    """One request in flight, as a protocol sees it. `read_body` sets `deadline` and `priority`."""
+
+    __slots__ = ("_exchange", "_receive", "deadline", "measured", "priority", "scope")
+
+    deadline: Deadline
+    priority: Priority
+
+    def __init__(self, exchange: "Exchange", scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> None:
+        """Store the arguments; `read_body` reads the request."""
+        self._exchange = exchange
+        self._receive = receive
+        self.scope = scope
+        # The protocol records the method, model, version and signature here.
+        self.measured = measured
+
+    def read_observed(self) -> None:
+        """Read the headers of a request without a body that ask for timing or a trace.
+
+        Raises:
+            InvalidArgument: the wish for timing is invalid.
+        """
+        self.measured.wants_timing, self.measured.trace_headers = read_observed(self.scope)
+
+    async def read_body(self) -> bytes:
+        """Read the headers and the whole body, and decompress it. Read at most one chunk beyond the limit.
+
+        Raises:
+            ClientGone: the client disconnected.
+            BodyTooLarge: the declared, the compressed or the decompressed size is over the limit.
+            UnsupportedEncoding: the body has an encoding other than gzip and deflate.
+            InvalidArgument: the compressed data is corrupt, or a header has an invalid timeout or priority.
+            ResourceExhausted: the body does not fit the budget of unfinished requests.
+        """
+        exchange, receive = self._exchange, self._receive
+        limit_bytes = exchange.options.max_body_bytes
+        headers = read_headers(self.scope, limit_bytes)
+        measured = self.measured
+        measured.wants_timing = headers.wants_timing
+        measured.trace_headers = headers.trace
+        if headers.request_id is not None and measured.request_id is None and measured.trailers is not None:
+            measured.request_id = headers.request_id
+            echo_request_id(headers.request_id, measured.trailers)
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > limit_bytes:
+                raise BodyTooLarge(limit_bytes)
+        else:
+            with exchange.receiving.begin(self.scope.get("client")) as upload:
+                body = await rest_of_body(message, receive, limit_bytes, upload)
+        if headers.coding is not None:
+            body = await decompress(body, headers.coding, limit_bytes)
+        measured.received_s = now_s = exchange.clock.monotonic_s()
+        # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
+        client_s = measured.started_s + headers.timeout_s
+        server_s = now_s + exchange.options.timeout_s
+        self.deadline = Deadline(client_s if client_s < server_s else server_s)
+        self.priority = headers.priority
+        return body
+
+    def watch_client(self) -> ClientWatch:
+        """Return a context manager that cancels the wait for a result, as ClientGone, when the client disconnects.
+
+        Call it only after the body has been read.
+        """
+        exchange = self._exchange
+        timers = exchange.timers.of(asyncio.get_running_loop())
+        return ClientWatch(self._receive, exchange.options.disconnect_watch_delay_s, timers)
+
+
+class RestProtocol(Protocol):
+    """The parts of an exchange that a protocol defines."""
+
+    @property
+    def headers(self) -> Headers:
+        """Headers of every response."""
+        ...
+
+    def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
+        """Answer a request. Raises ServingError, when called or when awaited.
+
+        A plain function that returns a coroutine saves a frame.
+        """
+        ...
+
+    def error_body(self, message: str) -> bytes:
+        """Return an error as JSON in the protocol's form."""
+        ...
+
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        """Return the facts about a request from its undecoded path. UNKNOWN_ROUTE for an invalid path."""
+        ...
+
+
+class Exchange:
+    """ASGI application of one protocol. It turns every error into a response and raises nothing."""
+
+    def __init__(
+        self,
+        protocol: RestProtocol,
+        meter: RequestMeter,
+        clock: Clock,
+        options: ExchangeOptions,
+        receiving: ReceivingBudget,
+    ) -> None:
+        """Answer requests with `protocol`; `meter` measures them, and `receiving` is charged as they arrive."""
+        self.receiving = receiving
+        self.protocol = protocol
+        self.options = options
+        self.clock = clock
+        self.timers = RareTimersByLoop()
+        self._meter = meter
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one HTTP request."""
+        protocol = self.protocol
+        measured = self._meter.request("Unknown")
+        trailers: Trailers = []
+        measured.trailers = trailers
+        has_body = scope["method"] != "GET"
+        if not has_body:
+            measured.request_id = find_request_id(scope)
+            echo_request_id(measured.request_id, trailers)
+        try:
+            with measured:
+                call = HttpCall(self, scope, receive, measured)
+                if not has_body:
+                    call.read_observed()
+                response = await protocol.answer(call)
+        except ClientGone:
+            return
+        except Exception as error:  # The edge: the client gets a response to every error.
+            response = failure_response(error, scope, protocol.error_body, trailers)
+        if measured.request_id is None and response.status >= 400:
+            # The request may have failed before its headers were read.
+            echo_request_id(find_request_id(scope), trailers)
+        if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
+            response = await compressed(response, scope)
+        more_headers = protocol.headers if has_body else (*protocol.headers, NO_STORE)
+        if trailers:
+            more_headers = (*more_headers, *encoded(trailers))
+        # Both sends here, because a coroutine for them would cost each request a frame.
+        start, body = response_messages(response, more_headers)
+        await send(start)
+        await send(body)
+
+
+def failure_response(
+    error: Exception, scope: "Scope", error_body: Callable[[str], bytes], trailers: Trailers
+) -> HttpResponse:
+    """Return the response to an error that a protocol raised. An internal error gets a request id among `trailers`.
+
+    Any error except a ServingError is a bug in the server: log it and hide it from the client.
+    """
+    if isinstance(error, ServingError):
+        if error.code is Code.INTERNAL:
+            log_internal(error, f"{scope['method']} {scope['path']}", trailers)
+        return error_response(error, error_body(error.message))
+    log_internal(error, f"{scope['method']} {scope['path']}", trailers)
+    return HttpResponse(500, error_body("Internal error"), compressible=False)
+
+
+def encoded(trailers: Trailers) -> Headers:
+    """Return the headers that the meter and the exchange add to a response."""
+    return tuple((name.encode(), value.encode()) for name, value in trailers)
+
+
+def raw_path(scope: "Scope") -> bytes:
+    """Return the path as the client sent it, without the query.
+
+    Some ASGI servers do not provide `raw_path`. A slash within a model name then reads as a path separator.
+    """
+    raw: bytes | None = scope.get("raw_path")
+    return quote(scope["path"], safe="/:").encode() if raw is None else raw.partition(b"?")[0]

@@ -1,0 +1,186 @@
+"""Guard: checks every request against one rule before a host reads its message. Every route passes it exactly once.
+
+A new protocol needs no change here: `startup/app.py` wraps the finished method table and the finished REST application.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
+
+from tpuserve_server.access.access import Access
+from tpuserve_server.access.certificate import CERTIFICATE_KEY, FindCertificate, no_certificate
+from tpuserve_server.core.terms.errors import Unauthenticated
+from tpuserve_server.observe.requests.request_id import echo_request_id
+from tpuserve_server.protocols.exchange import encoded, failure_response
+from tpuserve_server.protocols.guarded import (
+    GuardedMethod,
+    GuardedStream,
+    GuardedTable,
+    GuardedUnary,
+    admit_every_call,
+)
+from tpuserve_server.protocols.http.headers import find_request_id
+from tpuserve_server.protocols.http.response import BASIC, Headers, error_body, send_response, with_challenge
+from tpuserve_server.protocols.raw_headers import RawHeaders
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rest import RestApp
+from tpuserve_server.protocols.route_facts import RouteFacts
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_Handler = TypeVar("_Handler")
+
+
+class Attempt(NamedTuple):
+    """The facts about a request that are known before its message is read.
+
+    `path` is gRPC's full method path, or HTTP's percent-decoded path in the client's case.
+    `headers` are HTTP's headers or gRPC's metadata: names in lower case, values of one name joined by commas.
+    `access` is what the request needs of its client.
+    `model` is None if the path names no model; a gRPC message may still name one.
+    `find_certificate` returns the names of the client's certificate.
+    """
+
+    protocol: Literal["grpc", "rest"]
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    access: Access
+    model: str | None = None
+    find_certificate: FindCertificate = no_certificate
+
+
+class Rule(Protocol):
+    """Decides whether a client may send a request. Runs on the event loop of the host."""
+
+    async def check(self, attempt: Attempt) -> None:
+        """Allow the request by returning. The request's message has not arrived, and must not be waited for.
+
+        Raises:
+            Unauthenticated: the credentials are missing or invalid.
+            PermissionDenied: the client may not send this request.
+        """
+        ...
+
+
+class AllowAll:
+    """The rule that allows every request. The guard adds no check for it."""
+
+    async def check(self, attempt: Attempt) -> None:
+        """Allow the request."""
+
+
+ALLOW_ALL: Final = AllowAll()
+
+
+class AllOf:
+    """The rule that allows the requests that each of several rules allows. Checks them in order."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Check `rules`."""
+        self._rules = rules
+
+    async def check(self, attempt: Attempt) -> None:
+        """Allow the request by returning. Raises the error of the first rule that refuses it."""
+        for rule in self._rules:
+            await rule.check(attempt)
+
+
+class Guard:
+    """Wraps every method and every path with a rule."""
+
+    def __init__(self, rule: Rule, rpc_meter: RequestMeter, rest_meter: RequestMeter) -> None:
+        """Check each request once against `rule`. The meters count the requests that it refuses."""
+        self._rule = rule
+        self._rpc_meter = rpc_meter
+        self._rest_meter = rest_meter
+
+    def wrap_table(self, table: RpcTable) -> GuardedTable:
+        """Return a table that admits a call only if the rule allows it, before a host reads the call's message."""
+        if isinstance(self._rule, AllowAll):
+            return admit_every_call(table)
+        return {path: self._guarded(path, method) for path, method in table.items()}
+
+    def wrap_rest(self, app: RestApp) -> "ASGIApp":
+        """Return an application that checks the rule first, or `app` itself if the rule allows every request."""
+        return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app, self._rest_meter)
+
+    def _guarded(self, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
+        entrance = _Entrance(self._rule, self._rpc_meter, path, method.access)
+        if isinstance(method, UnaryMethod):
+            return GuardedUnary(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
+        return GuardedStream(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
+
+
+class _Entrance:
+    """The rule of one gRPC method. The meter counts the calls that the rule refuses; the method counts all others."""
+
+    def __init__(self, rule: Rule, meter: RequestMeter, path: str, access: Access) -> None:
+        self._rule = rule
+        self._meter = meter
+        self._path = path
+        self._access = access
+
+    def leading_to(self, handler: _Handler) -> Callable[[CallContext], Awaitable[_Handler]]:
+        """Return a function that checks the rule and returns `handler`."""
+
+        async def admit(context: CallContext) -> _Handler:
+            try:
+                await self._rule.check(
+                    Attempt("grpc", "POST", self._path, context.metadata, self._access, None, context.find_certificate)
+                )
+            except Exception:
+                with self._meter.call(self._path.rpartition("/")[2], context):
+                    raise
+            return handler
+
+        return admit
+
+
+class _GuardedRest:
+    """The REST application behind a rule. It sends a refusal in the error form of the path's protocol."""
+
+    def __init__(self, rule: Rule, app: RestApp, meter: RequestMeter) -> None:
+        self._rule = rule
+        self._app = app
+        self._meter = meter
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Check the rule, then run the application. Hosts send only `http` scopes."""
+        facts, protocol = self._app.facts_of(scope)
+        try:
+            await self._rule.check(
+                Attempt(
+                    "rest",
+                    scope["method"],
+                    scope["path"],
+                    RawHeaders(scope["headers"]),
+                    facts.access,
+                    facts.model,
+                    scope.get(CERTIFICATE_KEY, no_certificate),
+                )
+            )
+        except Exception as error:
+            # The last handler of the request: the client gets a response to every error.
+            form = error_body if protocol is None else protocol.error_body
+            more_headers: Headers = () if protocol is None else protocol.headers
+            trailers: Trailers = []
+            self._count(error, facts, scope, trailers)
+            response = failure_response(error, scope, form, trailers)
+            if isinstance(error, Unauthenticated) and facts.is_page:
+                response = with_challenge(response, BASIC)
+            await send_response(send, response, (*more_headers, *encoded(trailers)))
+        else:
+            await self._app(scope, receive, send)
+
+    def _count(self, error: Exception, facts: RouteFacts, scope: "Scope", trailers: Trailers) -> None:
+        """Count a refused request, and give its response the client's request id."""
+        measured = self._meter.request(facts.method)
+        measured.model = facts.model or ""
+        measured.request_id = find_request_id(scope)
+        measured.trailers = trailers
+        echo_request_id(measured.request_id, trailers)
+        with contextlib.suppress(type(error)), measured:
+            raise error

@@ -1,0 +1,131 @@
+"""gzip and deflate on REST: decompresses request bodies within limits, and compresses large responses on request.
+
+Large bodies are processed on a worker thread; zlib releases the GIL.
+"""
+
+import asyncio
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.protocols.http.errors import BodyTooLarge, UnsupportedEncoding
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+# tensorflow_serving/util/net_http/compression/gzip_zlib.h, kMaxUncompressedBytes.
+MAX_UNCOMPRESSED_BYTES = 100 * 1024 * 1024
+# Smallest response body to compress: below it, compression saves two packets at most. Compression takes about 9 us per
+# kilobyte and halves the size of numbers. TensorFlow Serving never compresses responses.
+MIN_COMPRESSED_BYTES = 4096
+# Half a millisecond of compression. A worker thread compresses larger bodies.
+_LARGE_BYTES = 1 << 16
+# Largest compressed request body to decompress on the event loop: the content may be a thousand times as large.
+_SMALL_COMPRESSED_BYTES = 1 << 11
+_PIECE_BYTES = 1 << 20
+# Higher levels do not compress numbers better, and take up to 14 times as long.
+_LEVEL = 1
+
+_NO_WEIGHT = re.compile(rb"\s*q\s*=\s*0(\.0*)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """A content coding: its name in headers, and zlib's `wbits` for its format and a window of 32 KiB."""
+
+    name: str
+    wbits: int
+
+    @property
+    def corrupt(self) -> str:
+        """Message for a body that is not exactly one compressed document. For gzip it is that of upstream's log."""
+        return f"Failed to uncompress the {_PARTICIPLES[self.name]} body"
+
+
+_PARTICIPLES: Final = {"gzip": "gzipped", "deflate": "deflated"}
+GZIP: Final = Coding("gzip", 31)
+# The zlib format (RFC 9110, 8.4.1.2).
+DEFLATE: Final = Coding("deflate", 15)
+_CODINGS: Final = {b"gzip": GZIP, b"x-gzip": GZIP, b"deflate": DEFLATE, b"": None, b"identity": None}
+
+
+def find_coding(content_encoding: bytes) -> Coding | None:
+    """Return the coding of a body, or None for identity. Raises UnsupportedEncoding for any other."""
+    name = content_encoding.strip().lower()
+    if name not in _CODINGS:
+        raise UnsupportedEncoding(content_encoding.decode(errors="replace"))
+    return _CODINGS[name]
+
+
+async def decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+    """Decompress a `body`.
+
+    Memory grows to `limit_bytes` plus one piece, and briefly to twice that at the end.
+
+    Raises:
+        BodyTooLarge: the content is larger than `limit_bytes` or than upstream's limit.
+        InvalidArgument: the body is not exactly one compressed document.
+    """
+    limit_bytes = min(limit_bytes, MAX_UNCOMPRESSED_BYTES)
+    if len(body) <= _SMALL_COMPRESSED_BYTES:
+        return _decompress(body, coding, limit_bytes)
+    return await asyncio.to_thread(_decompress, body, coding, limit_bytes)
+
+
+def _decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+    decompressor = zlib.decompressobj(coding.wbits)
+    pieces = []
+    left_bytes = limit_bytes
+    try:
+        for piece in _pieces(body, decompressor):
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                raise BodyTooLarge(limit_bytes)
+            pieces.append(piece)
+    except zlib.error:
+        raise InvalidArgument(coding.corrupt) from None
+    if not decompressor.eof or decompressor.unused_data:
+        raise InvalidArgument(coding.corrupt)
+    return b"".join(pieces)
+
+
+def _pieces(body: bytes, decompressor: "zlib._Decompress") -> Iterator[bytes]:
+    """Yield the content in bounded pieces. Feed zlib in slices, because it copies its unread input."""
+    for start in range(0, len(body), _PIECE_BYTES):
+        rest = body[start : start + _PIECE_BYTES]
+        while rest:
+            yield decompressor.decompress(rest, _PIECE_BYTES)
+            rest = decompressor.unconsumed_tail
+    while piece := decompressor.decompress(b"", _PIECE_BYTES):
+        yield piece
+
+
+def accepted_coding(scope: "Scope") -> Coding | None:
+    """Return the coding for a response: gzip if the client accepts it, else deflate if it does, else None.
+
+    A client accepts a coding by name or by `*` (RFC 9110, 12.5.3). A weight of zero refuses it.
+    """
+    weights: dict[bytes, bool] = {}
+    for name, value in scope["headers"]:
+        if name == b"accept-encoding":
+            for item in value.lower().split(b","):
+                coding, _, weight = item.partition(b";")
+                weights[coding.strip()] = _NO_WEIGHT.fullmatch(weight) is None
+    if weights.get(b"gzip", weights.get(b"*", False)):
+        return GZIP
+    return DEFLATE if weights.get(b"deflate", False) else None
+
+
+async def compress(body: bytes, coding: Coding) -> bytes:
+    """Compress `body` to one document."""
+    if len(body) <= _LARGE_BYTES:
+        return _compress(body, coding)
+    return await asyncio.to_thread(_compress, body, coding)
+
+
+def _compress(body: bytes, coding: Coding) -> bytes:
+    compressor = zlib.compressobj(_LEVEL, wbits=coding.wbits)
+    return compressor.compress(body) + compressor.flush()

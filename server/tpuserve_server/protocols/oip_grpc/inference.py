@@ -1,0 +1,109 @@
+"""ModelInfer, and the requests of ModelStreamInfer, of inference.GRPCInferenceService."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, RAW, ResponseBudget
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.types import PredictResult, Tensors
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.protocols.oip.inferring import Inferring, log_inference
+from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.protocols.request_lane import RequestLane
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.oip.infer_layout import learn_infer_request
+from tpuserve_server.wire.oip.infer_proto import InferTemplate, encode_infer_response, parse_infer_request
+from tpuserve_server.wire.oip.inference import InferenceResult
+from tpuserve_server.wire.proto_scan import INFER_REQUEST, check_structure, is_quick
+
+
+class InferLane:
+    """Implements request_lane.LaneProtocol for inference.GRPCInferenceService/ModelInfer."""
+
+    method = "ModelInfer"
+    encoding = RAW
+
+    def __init__(self, logs: RequestLogs | None) -> None:
+        """Log to `logs`."""
+        self.layouts: Layouts[None] = Layouts(learn_infer_request)
+        self._logs = logs
+
+    def template(self, result: PredictResult) -> InferTemplate | None:
+        """Return the template of a response. Raises Unimplemented as `encode`."""
+        return InferTemplate.of(result)
+
+    def encode(self, result: PredictResult, request_id: bytes) -> bytes:
+        """Return the response.
+
+        Raises:
+            Unimplemented: the protocol has no datatype for the dtype of an output.
+        """
+        return encode_infer_response(InferenceResult(request_id.decode(), result.servable, result.outputs, {}, True))
+
+    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
+        """Log an answered request in gRPC's messages, which the log's thread creates."""
+        log_inference(self._logs, layout.spec.name, inputs, result, len(body))
+
+
+# Kind of the request's bytes in the response cache.
+_KIND = "ModelInferRequest"
+
+
+class InferenceMethods:
+    """From bytes to bytes. They raise ServingErrors."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        meter: RequestMeter,
+        logs: RequestLogs | None,
+        clock: Clock,
+        regions: SharedMemoryRegions | None = None,
+        decoded: DecodedBudget = DEFAULT_DECODED,
+        responses: ResponseBudget = DEFAULT_RESPONSE,
+    ) -> None:
+        """Answer from `service`; `logs` receive the answered requests, None logs nothing.
+
+        `regions` hold tensors in shared memory; None means that there are none.
+        `decoded` limits the memory of a request's decoded objects, and `responses` the size of a response.
+        """
+        self._decoded = decoded
+        self._service = service
+        self._meter = meter
+        self._inferring = Inferring(service, logs, regions, decoded)
+        self._responses = responses
+        self._lane = RequestLane(InferLane(logs), self.infer, service, meter, clock, responses)
+
+    def model_infer(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
+        """Answer ModelInfer."""
+        return self._lane.handle(body, context)
+
+    async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
+        """Answer one request of a `method`, which metrics name."""
+        with self._meter.call(method, context) as measured:
+            if is_quick(body, INFER_REQUEST):
+                spec, request = parse_infer_request(body)
+            else:
+                await asyncio.to_thread(check_structure, body, INFER_REQUEST, self._decoded)
+                spec, request = await asyncio.to_thread(parse_infer_request, body)
+            measured.model = spec.name
+            may_recall = self._service.has_caches and request.has_lasting_bytes
+            recall = await self._inferring.recall(spec, _KIND, body) if may_recall else None
+            if recall is not None and recall.found is not None:
+                measured.recalls(recall, recall.found.signature_name)
+                return recall.found.body
+            inferring = self._inferring.infer(spec, request, measured, context.deadline, context.priority)
+            del request
+            result = await inferring
+            sent = {name: array for name, array in result.outputs.items() if name not in result.in_regions}
+            encode = partial(encode_infer_response, result)
+            response = await self._responses.encode(encode, spec.name, (sent, RAW))
+            if recall is not None:
+                recall.keep(result, response)
+            return response

@@ -1,0 +1,282 @@
+"""REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
+
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tpuserve_server.access.access import OPEN, READ_SERVER
+from tpuserve_server.access.caller import shown_reason
+from tpuserve_server.core.models.metrics import Metrics
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.options import BudgetOptions
+from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
+from tpuserve_server.protocols.console.console import Console
+from tpuserve_server.protocols.control import Control
+from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, raw_path
+from tpuserve_server.protocols.http.accept import LEAST_WEIGHT, parse_accept
+from tpuserve_server.protocols.http.browser_safety import SafeResponses
+from tpuserve_server.protocols.oip.administration import Administration
+from tpuserve_server.protocols.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
+from tpuserve_server.protocols.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
+from tpuserve_server.protocols.oip_rest.v2 import V2
+from tpuserve_server.protocols.operations import Operations
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.route_facts import RouteFacts
+from tpuserve_server.protocols.shared_work import SharedWork
+from tpuserve_server.protocols.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
+from tpuserve_server.protocols.tf_rest.v1 import V1
+from tpuserve_server.protocols.vertex.inference import VertexInference
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+
+# Returns a body and its content type. Blocks.
+Render: TypeAlias = Callable[[], tuple[bytes, str]]
+
+_OPEN_METRICS: Final = "application/openmetrics-text"
+# Versions that a client may name. A client that names none takes any.
+_VERSIONS: Final = ("", "0.0.1", "1.0.0")
+_TEXT: Final = ("text/plain", "text/*", "*/*")
+
+
+class Scrapes:
+    """Renders the pages. A page takes milliseconds, so all clients that wait share it."""
+
+    def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
+        """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""
+        self._render = render
+        self._render_open_metrics = render_open_metrics
+        self._pages = SharedWork[tuple[bytes, str]]()
+
+    async def page(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the body and the content type for a client with this Accept header."""
+        if self._render_open_metrics is not None and prefers_open_metrics(accept):
+            return await self._pages.result(self._render_open_metrics)
+        return await self._pages.result(self._render)
+
+
+def prefers_open_metrics(accept: str) -> bool:
+    """Return whether a client with this Accept header takes OpenMetrics 1.0.0, and no other format rather."""
+    ranges = parse_accept(accept)
+    text = max((each.weight for each in ranges if each.media_type in _TEXT), default=0.0)
+    own = [each.weight for each in ranges if each.media_type == _OPEN_METRICS and each.version in _VERSIONS]
+    return max(own, default=0.0) >= max(text, LEAST_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class RestOptions(ExchangeOptions):
+    """Limits of one exchange, and options of the protocols and the operations."""
+
+    # rest_api_enable_cors_support
+    allow_cors: bool = False
+    # enable_signature_method_name_check
+    check_method_names: bool = False
+    # Path from a MonitoringConfig, served in addition to /metrics. Outside every protocol's prefix.
+    metrics_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A protocol with its path prefix, in lower case, and its part of the OpenAPI document."""
+
+    prefix: str
+    protocol: RestProtocol
+    paths: Mapping[str, object]
+    components: Mapping[str, object]
+
+
+def rest_app(
+    service: InferenceService,
+    metrics: Metrics,
+    clock: Clock,
+    render_metrics: Render,
+    options: RestOptions,
+    *,
+    render_open_metrics: Render | None = None,
+    logs: RequestLogs | None = None,
+    administration: Administration | None = None,
+    budgets: Budgets | None = None,
+    control: Control | None = None,
+    observers: Observers = NO_OBSERVERS,
+    console: Console | None = None,
+    meter: RequestMeter | None = None,
+) -> "RestApp":
+    """Build the application. Without `budgets` and `control` it has its own, with the default options.
+
+    Without `administration` the Open Inference Protocol has only health, metadata and inference.
+    `render_metrics` returns the body and the content type of /metrics, and `render_open_metrics` those for clients that
+    prefer OpenMetrics. They are called on a worker thread.
+    `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`. Without
+    `console` the paths under /console and /debug are unknown.
+    """
+    meter = meter or RequestMeter(service, metrics, clock, "rest", observers)
+    if budgets is None:
+        budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
+    v2 = V2(service, logs, meter, administration, budgets.decoded, control, budgets.response)
+    v1 = V1(
+        service,
+        logs,
+        meter,
+        allow_cors=options.allow_cors,
+        check_method_names=options.check_method_names,
+        max_repeated_bytes=options.max_body_bytes,
+        budgets=budgets,
+        inference=VertexInference(v2),
+    )
+    # A new protocol adds a directory and a line here.
+    mounts = (
+        Mount("/v1/", v1, V1_PATHS, V1_COMPONENTS),
+        _v2_mount(v2, is_administered=administration is not None),
+    )
+    app = RestApp(mounts, meter, clock, options, budgets.receiving)
+
+    _add_probes(app.operations, service)
+    _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics), options.metrics_path)
+    if console is not None:
+        console.add_routes(app.operations)
+    return app
+
+
+def _add_probes(operations: Operations, service: InferenceService) -> None:
+    async def healthz() -> JSONResponse:
+        if reason := service.why_not_live():
+            return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
+        return JSONResponse({"status": "alive"})
+
+    async def readyz() -> JSONResponse:
+        reason = shown_reason(service.why_not_ready())
+        return JSONResponse({"ready": not reason, "reason": reason}, status_code=503 if reason else 200)
+
+    add = partial(operations.add, access=OPEN, tags=["Operations"], responses={503: {}})
+    add("/healthz", healthz, summary="Liveness of the process")
+    add("/readyz", readyz, summary="Readiness of the server for predictions")
+
+
+def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:
+    async def metrics_page(request: Request) -> Response:
+        body, content_type = await scrapes.page(",".join(request.headers.getlist("accept")))
+        return Response(body, headers={"content-type": content_type})
+
+    async def upstream_metrics_page() -> Response:
+        # TensorFlow Serving has only the text format.
+        body, content_type = await scrapes.page()
+        return Response(body, headers={"content-type": content_type})
+
+    add = partial(operations.add, access=READ_SERVER, response_class=Response)
+    add(
+        "/metrics",
+        metrics_page,
+        tags=["Operations"],
+        summary="Metrics in Prometheus' text format, or as OpenMetrics by the Accept header",
+    )
+    if upstream_path not in (None, "/metrics"):
+        add(upstream_path, upstream_metrics_page, include_in_schema=False)
+
+
+def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:
+    if not is_administered:
+        return Mount("/v2", protocol, V2_PATHS, V2_COMPONENTS)
+    paths, components = {**V2_PATHS, **ADMINISTRATION_PATHS}, {**V2_COMPONENTS, **ADMINISTRATION_COMPONENTS}
+    return Mount("/v2", protocol, paths, components)
+
+
+class RestApp(FastAPI):
+    """FastAPI with a shortcut: requests under a protocol's prefix bypass its middleware and router."""
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        meter: RequestMeter,
+        clock: Clock,
+        options: ExchangeOptions,
+        receiving: ReceivingBudget,
+    ) -> None:
+        """Create an exchange for each protocol. Prefixes match case-insensitively, in the order of `mounts`."""
+        super().__init__(
+            title="tpuserve",
+            version=version("tpuserve-server"),
+            summary="TensorFlow Serving's REST API, the Open Inference Protocol, and a few operations.",
+            # Their pages load scripts from another server, which could then act as the console of this one.
+            docs_url=None,
+            redoc_url=None,
+            # A redirect would name the host and scheme behind a proxy, and has no JSON form.
+            redirect_slashes=False,
+            exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
+        )
+        self._mounts = mounts
+        self.operations = Operations(self)
+        self._safe_operations = SafeResponses(super().__call__)
+        self._exchanges = [
+            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options, receiving))
+            for mount in mounts
+        ]
+
+    def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot path
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "Coroutine[Any, Any, None]":
+        if scope["type"] == "http":
+            if scope["method"] == "HEAD":
+                return self._answer_head(scope, receive, send)
+            path = scope["path"]
+            for prefix, length, exchange in self._exchanges:
+                if path[:length].lower() == prefix:
+                    return exchange(scope, receive, send)
+        return self._safe_operations(scope, receive, send)
+
+    def facts_of(self, scope: "Scope") -> tuple[RouteFacts, RestProtocol | None]:
+        """Return the facts about a request, and its protocol, or None for the operations' paths and unknown paths."""
+        path = scope["path"]
+        for prefix, length, exchange in self._exchanges:
+            if path[:length].lower() == prefix:
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                return exchange.protocol.facts_of(method, raw_path(scope)), exchange.protocol
+        return self.operations.find(scope), None
+
+    async def _answer_head(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer as to GET (RFC 9110, 9.3.2), without the body."""
+        is_complete = False
+
+        async def send_head(message: "Message") -> None:
+            nonlocal is_complete
+            if is_complete:
+                raise _HeadSent
+            is_complete = message["type"] == "http.response.body"
+            await send({"type": message["type"]} if is_complete else message)
+
+        with contextlib.suppress(_HeadSent):
+            await self({**scope, "method": "GET"}, receive, send_head)
+
+    def openapi(self) -> dict[str, Any]:
+        """Return FastAPI's document with the protocols' paths, for which FastAPI has no routes."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            for mount in self._mounts:
+                document["paths"] = {**mount.paths, **document["paths"]}
+                schemas.update(mount.components)
+        return self.openapi_schema or {}
+
+
+class _HeadSent(OSError):
+    """Ends a stream after its headers, like a disconnect of the client (ASGI, 2.4)."""
+
+
+async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, status_code=error.status_code, headers=error.headers)
+
+
+async def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
+    # Starlette raises the error again after this response, and the server logs it then.
+    return JSONResponse({"error": "Internal error"}, status_code=500)

@@ -1,0 +1,81 @@
+"""gRPC methods: functions from bytes to bytes, by method path. Hosts get them behind the guard (guarded.py)."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tpuserve_server.access.access import Access
+from tpuserve_server.access.certificate import FindCertificate, no_certificate
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.observe.requests.trace_context import TraceHeaders
+from tpuserve_server.protocols.priority import parse_priority
+
+# Headers of a response on REST, trailers on gRPC: names in lower case, and ASCII values.
+Trailers: TypeAlias = list[tuple[str, str]]
+
+
+def _on_unix_socket() -> None:
+    return None
+
+
+class CallContext(NamedTuple):
+    """Deadline, metadata and priority of a call. Metadata keys are lower case.
+
+    A named tuple, because a frozen dataclass takes five times as long to create.
+
+    `raw_priority` is the value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few
+    calls have it.
+    """
+
+    deadline: Deadline
+    metadata: Mapping[str, str]
+    raw_priority: bytes | None = None
+    # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
+    find_client: Callable[[], str | None] = _on_unix_socket
+    # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
+    started_s: float = 0.0
+    # The meter adds to it, and the host sends it after the response or the error. None for a stream.
+    trailers: Trailers | None = None
+    # Whether the client wants the stages of the call as a trailer.
+    wants_timing: bool = False
+    # None: the client sent no trace context.
+    trace_headers: TraceHeaders | None = None
+    # The value of x-request-id, as the client sent it.
+    request_id: bytes | None = None
+    find_certificate: FindCertificate = no_certificate
+
+    @property
+    def priority(self) -> Priority:
+        """The parsed priority. Raises InvalidArgument for an unknown one."""
+        return parse_priority(self.raw_priority)
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call.
+
+    `access` is what a client needs for every message of the method.
+    `max_message_bytes` is the limit of a message, if it is below the limit of the host. A host that knows the size of a
+    message before it arrives refuses a larger one then.
+    """
+
+    handle: Callable[[bytes, CallContext], Awaitable[bytes]]
+    access: Access
+    max_message_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod:
+    """A stream of serialized requests to a stream of serialized responses. Server streaming reads only one request.
+
+    `access` and `max_message_bytes` are as for UnaryMethod.
+    """
+
+    handle: Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
+    access: Access
+    max_message_bytes: int | None = None
+
+
+# Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".
+RpcTable: TypeAlias = Mapping[str, UnaryMethod | StreamMethod]

@@ -1,0 +1,49 @@
+"""Waits on the event loop until a change of the models has settled, for a request with a deadline."""
+
+import asyncio
+from typing import Protocol
+
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.system.change_event import wait_until
+from tpuserve_server.core.terms.deadline import Clock, Deadline
+from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
+
+# A request stops waiting this long before the client's deadline, so that its response still arrives.
+_FAREWELL_S = 0.2
+
+
+class Change(Protocol):
+    """A change of the models that continues whether or not a request waits for it."""
+
+    def is_settled(self) -> bool:
+        """Return whether the change is complete. Raises ServingError once it has failed."""
+        ...
+
+    def too_late(self) -> DeadlineExceeded:
+        """Return the error for a request whose deadline has passed."""
+        ...
+
+
+async def settle(change: Change, deadline: Deadline, service: InferenceService, clock: Clock) -> None:
+    """Wait until `change` has settled.
+
+    Raises:
+        DeadlineExceeded: `deadline` is near.
+        Unavailable: the server is shutting down.
+        ServingError: the change has failed.
+    """
+
+    def is_settled() -> bool:
+        if change.is_settled():
+            return True
+        if service.is_draining():
+            # A drain waits for calls in flight, and must not wait for a load that may take minutes.
+            raise Unavailable("The server is shutting down")
+        return False
+
+    remaining_s = deadline.remaining_s(clock.monotonic_s()) - _FAREWELL_S
+    try:
+        async with asyncio.timeout(remaining_s if deadline.is_finite else None):
+            await wait_until(service.subscribe, is_settled)
+    except TimeoutError:
+        raise change.too_late() from None

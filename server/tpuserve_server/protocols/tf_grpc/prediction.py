@@ -1,0 +1,145 @@
+"""tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.response import RAW, TYPED, ResponseBudget
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
+from tpuserve_server.core.terms.validation import check_names
+from tpuserve_server.observe.request_log.entry import LogKind
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.protocols.request_lane import RequestLane
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
+from tpuserve_server.wire.predict_contents import is_slow, split_request
+from tpuserve_server.wire.predict_layout import learn_predict_request
+from tpuserve_server.wire.predict_proto import (
+    ResponseTemplate,
+    decode_predict_inputs,
+    decode_predict_spec,
+    encode_predict_response,
+    parse_predict_request,
+)
+from tpuserve_server.wire.proto_scan import PREDICT_REQUEST, check_structure, is_quick
+
+
+class PredictLane:
+    """Implements request_lane.LaneProtocol for tensorflow.serving.PredictionService/Predict."""
+
+    method = "Predict"
+
+    def __init__(self, logs: RequestLogs | None, *, as_content: bool) -> None:
+        """Log to `logs`. With `as_content`, outputs are encoded in tensor_content instead of the typed fields."""
+        self.layouts: Layouts[None] = Layouts(learn_predict_request)
+        self._logs = logs
+        self._as_content = as_content
+        self.encoding = RAW if as_content else TYPED
+
+    def template(self, result: PredictResult) -> ResponseTemplate | None:
+        """Return the template of a response."""
+        return ResponseTemplate.of(result, as_content=self._as_content)
+
+    def encode(self, result: PredictResult, request_id: bytes) -> bytes:
+        """Return the response. The protocol has no ids."""
+        return encode_predict_response(result, as_content=self._as_content)
+
+    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
+        """Log an answered request as its bytes."""
+        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
+            self._logs.add(log, LogKind.PREDICT, result.servable, result.signature_name, body, response)
+
+
+# Kind of the request's bytes in the response cache.
+_KIND = "PredictRequest"
+
+
+class PredictionMethods:
+    """The service's methods, from bytes to bytes. They raise ServingErrors."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        meter: RequestMeter,
+        logs: RequestLogs | None,
+        clock: Clock,
+        *,
+        as_content: bool,
+        max_repeated_bytes: int,
+        decoded: DecodedBudget,
+        responses: ResponseBudget,
+    ) -> None:
+        """Answer from `service`.
+
+        With `as_content`, outputs are encoded in tensor_content instead of the typed fields.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
+        `decoded` the memory of its decoded objects. `responses` limits the size of a response.
+        """
+        self._service = service
+        self._meter = meter
+        self._logs = logs
+        self._as_content = as_content
+        self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
+        lane = PredictLane(logs, as_content=as_content)
+        self._encoding = lane.encoding
+        self._responses = responses
+        self._lane = RequestLane(lane, self._predict, service, meter, clock, responses)
+
+    def predict(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
+        """Answer Predict."""
+        return self._lane.handle(body, context)
+
+    async def _predict(self, body: bytes, context: CallContext) -> bytes:
+        with self._meter.call("Predict", context) as measured:
+            message, contents = split_request(body)
+            is_quick_body = is_quick(message, PREDICT_REQUEST)
+            if is_quick_body:
+                proto = parse_predict_request(message)
+                is_quick_body = not is_slow(proto, contents)
+            else:
+                await asyncio.to_thread(check_structure, message, PREDICT_REQUEST, self._decoded)
+                proto = await asyncio.to_thread(parse_predict_request, message)
+            spec = decode_predict_spec(proto)
+            measured.model = spec.name
+            priority = context.priority
+            recall = await self._service.recall(spec, _KIND, body) if self._service.has_caches else None
+            if recall is not None and recall.found is not None:
+                measured.recalls(recall, recall.found.signature_name)
+                self._log(spec.name, recall.servable_id, recall.found.signature_name, body, recall.found.body)
+                return recall.found.body
+            with self._service.acquire(spec) as model:
+                measured.runs(model, model.signature.name, priority)
+                model.check_deadline(context.deadline, priority)
+                # Check before decoding: a short message with repeated values may decode to much memory.
+                check_names(model.signature, proto.inputs)
+                limits = self._max_repeated_bytes, model.max_repeated_rows
+                if is_quick_body:
+                    inputs = decode_predict_inputs(proto, *limits, contents, model.check_shape)
+                else:
+                    decoding = asyncio.to_thread(decode_predict_inputs, proto, *limits, contents, model.check_shape)
+                    inputs = await decoding
+                result = await model.predict(inputs, context.deadline, tuple(proto.output_filter), priority)
+            encode = partial(encode_predict_response, result, as_content=self._as_content)
+            response = await self._responses.encode(encode, spec.name, (result.outputs, self._encoding))
+            if recall is not None:
+                recall.keep(result, response)
+            self._log(spec.name, result.servable, result.signature_name, body, response)
+            return response
+
+    def _log(self, model: str, servable: ServableId, signature_name: str, body: bytes, response: bytes) -> None:
+        if self._logs is not None and (log := self._logs.choose(model)):
+            self._logs.add(log, LogKind.PREDICT, servable, signature_name, body, response)
+
+    async def get_model_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """Answer GetModelMetadata."""
+        with self._meter.call("GetModelMetadata", context) as measured:
+            request = decode_metadata_request(body)
+            measured.model = request.spec.name
+            return encode_metadata_response(self._service.metadata(request.spec), request.fields)

@@ -1,0 +1,359 @@
+"""TensorFlow Serving's REST API: all paths under /v1/."""
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import parse_qs
+
+import orjson
+
+from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
+from tpuserve_server.core.models.response_cache import Recall
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.response import JSON_ROWS, ResponseBudget
+from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
+from tpuserve_server.core.terms.types import (
+    DEFAULT_SIGNATURE_NAME,
+    ModelSpec,
+    PredictResult,
+    Signature,
+    Tensors,
+    VersionStatus,
+)
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.protocols.exchange import HttpCall, raw_path
+from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
+from tpuserve_server.protocols.http.headers import TIMEOUT_HEADER
+from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.protocols.priority import PRIORITY_HEADER
+from tpuserve_server.protocols.recalling import recall_unlogged
+from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.rest_lane import Known, RestLane
+from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
+from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
+from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
+from tpuserve_server.wire.example_request import encode_example_request
+from tpuserve_server.wire.example_run import find_run
+from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
+from tpuserve_server.wire.inference_result import encode_response
+from tpuserve_server.wire.json.examples import decode_json_examples
+from tpuserve_server.wire.json.large import is_large
+from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
+from tpuserve_server.wire.json.predict_layout import PredictForm, learn_predict_list
+from tpuserve_server.wire.json.response import encode_predictions
+from tpuserve_server.wire.json.tensor import (
+    decode_predict_inputs,
+    decode_quickly,
+    parse_predict_body,
+    read_quickly,
+)
+from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, may_have_parameters, with_parameters
+from tpuserve_server.wire.layouts import Layout
+from tpuserve_server.wire.metadata import metadata_to_json
+from tpuserve_server.wire.model_status import status_to_json
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+
+METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
+
+
+class RestExamples:
+    """Both methods. They raise ServingErrors in upstream's order: errors of the body before those of the model."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        *,
+        check_method_names: bool,
+        max_repeated_bytes: int,
+        decoded: DecodedBudget,
+        responses: ResponseBudget,
+    ) -> None:
+        """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
+        self._service = service
+        self._logs = logs
+        self._check_method_names = check_method_names
+        self._max_repeated_bytes = max_repeated_bytes
+        self._decoded = decoded
+        self._responses = responses
+
+    async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
+        """Read a body and answer it for the model that the path names."""
+        method, measured = METHODS[action], call.measured
+        body = await call.read_body()
+        if len(body) > LARGE_BODY_BYTES or is_large(body):
+            request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
+        else:
+            request = decode_json_examples(body, self._max_repeated_bytes)
+        measured.examples = len(request.examples)
+        with self._service.acquire_version(target) as version:
+            run = find_run(
+                version.signatures, method, request.signature_name, check_method_name=self._check_method_names
+            )
+            measured.runs(version, run.signature.name, call.priority)
+            with call.watch_client():
+                result = await run_examples(version, run, request.examples, call.deadline, call.priority)
+        encode = partial(method.encode_json, result.outputs, len(request.examples))
+        encoded = await self._responses.encode(encode, target.name, (result.outputs, JSON_ROWS))
+        if self._logs is not None and (log := self._logs.choose(target.name)):
+            # The log's thread encodes these, in the form of gRPC requests.
+            encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)
+            encode_result = partial(_encode, method, result, len(request.examples))
+            kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)
+            self._logs.add(
+                log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
+            )
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+
+def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
+    return encode_response(method.encode(result.outputs, examples), result.servable, result.signature_name)
+
+
+class PredictLane:
+    """Implements rest_lane.RestLaneProtocol for POST /v1/models/…:predict. One event loop's thread owns it."""
+
+    method = Action.PREDICT.value
+
+    def __init__(self, logs: RequestLogs | None) -> None:
+        """Log to `logs`."""
+        self._lists = NumberLists(learn_predict_list)
+        self._read = NumberReader().read
+        self._logs = logs
+
+    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
+        """Return the layout of a request, or None for the long way."""
+        return self._lists.find(spec, body, body.find(b"["), body.rfind(b"]") + 1)
+
+    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+        """Return the input of a request, or None if the signature has others, or ragged tensors."""
+        if len(signature.inputs) != 1 or signature.ragged_outputs:
+            return None
+        ((name, spec),) = signature.inputs.items()
+        form = layout.form
+        assert type(form) is PredictForm  # learn_predict_list sets it
+        if form.name is not None and form.name != name:
+            return None
+        array = self._read(contents, spec.dtype, form.shape)
+        return None if array is None else {name: array}
+
+    def form(self, layout: Layout) -> PredictForm:
+        """Return the form of the responses."""
+        assert type(layout.form) is PredictForm  # learn_predict_list sets it
+        return layout.form
+
+    def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
+        """Return the HTTP response."""
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    def keep(self, recall: Recall, result: PredictResult, encoded: bytes) -> None:
+        """Keep a response for later requests with the same bytes."""
+        recall.keep(result, encoded)
+
+    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: bytes) -> None:
+        """Log an answered request in gRPC's messages, which the log's thread creates."""
+        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
+            self._logs.add_predict(log, inputs, result, size_bytes=len(body) + len(encoded))
+
+
+# CORS: requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
+#
+# The server answers preflights even if CORS is off (http_server.cc, ProcessRequest). With CORS on, every response under
+# /v1/ carries the headers that browsers require (http_rest_api_util.cc, AddCORSHeaders). They also allow tpuserve's own
+# request headers.
+
+# With "*" as the origin, browsers send no credentials of their own: the page itself must know the key.
+_CREDENTIALS = f"{AUTHORIZATION}, {API_KEY}"
+CORS_HEADERS = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"POST, GET"),
+    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}, {_CREDENTIALS}".encode()),
+)
+
+
+def check_preflight(scope: "Scope") -> None:
+    """Raise FailedPrecondition when an OPTIONS request names no web page as its origin."""
+    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+    if b"http://" not in origin and b"https://" not in origin:
+        raise FailedPrecondition("Origin header is missing in CORS preflight")
+
+
+# Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
+_PREDICT = Action.PREDICT
+_PREDICT_METHOD = Action.PREDICT.value
+# The parsing of a smaller body costs less than the check of its deadline before it.
+_MIN_CHECKED_BYTES = 2048
+# Kind of the request's bytes in the response cache, without and with Vertex AI's parameters.
+_KINDS = ("REST predict", "Vertex AI predict")
+
+
+class Inference(Protocol):
+    """Another protocol whose requests the platform's route also takes."""
+
+    async def accepts(self, scope: "Scope", body: bytes) -> bool:
+        """Return whether the body of a request with these headers belongs to the protocol."""
+        ...
+
+    def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
+        """Answer the request in the protocol's form."""
+        ...
+
+
+class V1:
+    """The protocol of an Exchange. Its errors become `{"error": …}` with upstream's messages."""
+
+    error_body = staticmethod(error_body)
+
+    def __init__(
+        self,
+        service: InferenceService,
+        logs: RequestLogs | None,
+        meter: RequestMeter,
+        *,
+        allow_cors: bool,
+        check_method_names: bool,
+        max_repeated_bytes: int,
+        budgets: Budgets,
+        inference: Inference,
+    ) -> None:
+        """Answer from `service` and pass answered requests to `logs`; `meter` is the exchange's.
+
+        See RestOptions and RestExamples for the rest.
+        `inference` answers its requests on Vertex AI's route.
+        """
+        self._service = service
+        self._inference = inference
+        self._logs = logs
+        self._lane = RestLane(PredictLane(logs), service, meter, budgets.response)
+        self.headers: Headers = CORS_HEADERS if allow_cors else ()
+        self._examples = RestExamples(
+            service,
+            logs,
+            check_method_names=check_method_names,
+            max_repeated_bytes=max_repeated_bytes,
+            decoded=budgets.decoded,
+            responses=budgets.response,
+        )
+        self._decoded = budgets.decoded
+        self._responses = budgets.response
+
+    def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
+        """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""
+        route = parse_route(call.scope["method"], raw_path(call.scope))
+        measured = call.measured
+        measured.model = route.spec.name
+        if route.action is _PREDICT:
+            measured.method = _PREDICT_METHOD
+            return self._predict(route.spec, call)
+        measured.method = route.action.value
+        if route.action in METHODS:
+            return self._examples.infer(route.action, route.spec, call)
+        return self._look_up(route, call.scope)
+
+    def facts_of(self, method: str, path: bytes) -> RouteFacts:
+        """Return the facts about a request. The list, a preflight and an invalid path have no model."""
+        try:
+            route = parse_route(method, path)
+        except InvalidArgument:
+            return UNKNOWN_ROUTE
+        return RouteFacts(route.access, route.action.value, route.spec.name or None)
+
+    async def _look_up(self, route: Route, scope: "Scope") -> HttpResponse:
+        if route.action is Action.PREFLIGHT:
+            check_preflight(scope)
+            return HttpResponse(200, b"")
+        return HttpResponse(200, orjson.dumps(self._describe(route, scope)))
+
+    async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
+        body = await call.read_body()
+        is_vertex = VERTEX_SCOPE in call.scope
+        if is_vertex and await self._inference.accepts(call.scope, body):
+            inferring = self._inference.infer(target, call, body)
+            # Free the body's memory while the model runs.
+            del body
+            return await inferring
+        service, kind = self._service, _KINDS[is_vertex]
+        recall = await recall_unlogged(service, self._logs, target, kind, body) if service.has_caches else None
+        if recall is not None and recall.found is not None:
+            signature_name, encoded, _ = recall.found
+            call.measured.recalls(recall, signature_name)
+            return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
+        body_bytes = len(body)
+        if body_bytes > _MIN_CHECKED_BYTES:
+            # Under overload most requests end here, so that parsing takes no time from the others.
+            self._service.check_deadline(target, call.deadline, call.priority)
+        if not is_vertex or not may_have_parameters(body):
+            known = self._lane.find(target, body, None)
+            if known is not None and (response := await self._lane.answer(known, body, call, recall)) is not None:
+                return response
+        parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
+        if parsed is None:
+            parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)
+        if is_vertex:
+            with_parameters(parsed)
+        with self._acquire(target.with_signature(parsed.signature_name)) as model:
+            call.measured.runs(model, model.signature.name, call.priority)
+            model.check_deadline(call.deadline, call.priority)
+            decoded = decode_quickly(parsed, model.signature) if body_bytes <= LARGE_BODY_BYTES else None
+            if decoded is None:
+                decoded = await asyncio.to_thread(decode_predict_inputs, parsed, model.signature, self._decoded)
+            # Free the body's memory while the model runs.
+            del body, parsed
+            with call.watch_client():
+                result = await model.predict(decoded.inputs, call.deadline, (), call.priority)
+        nested = model.signature.ragged_outputs if decoded.is_row or decoded.has_nested_rows else {}
+        encode = partial(encode_predictions, result.outputs, is_row=decoded.is_row, ragged=nested)
+        encoded = await self._responses.encode(encode, target.name, (result.outputs, JSON_ROWS))
+        if recall is not None:
+            recall.keep(result, encoded)
+        if self._logs is not None and (log := self._logs.choose(target.name)):
+            self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    def _acquire(self, spec: ModelSpec) -> AcquiredModel:
+        try:
+            return self._service.acquire(spec)
+        except FailedPrecondition:
+            # The only FailedPrecondition here is an unknown signature. REST has a different code and message for it
+            # than gRPC (http_rest_api_handler.cc, GetInfoMap).
+            name = spec.signature_name or DEFAULT_SIGNATURE_NAME
+            raise InvalidArgument(f'Serving signature name: "{name}" not found in signature def') from None
+
+    def _describe(self, route: Route, scope: "Scope") -> object:
+        if route.action is Action.STATUS:
+            return status_to_json(self._service.status_once_read(route.spec))
+        if route.action is Action.METADATA:
+            return metadata_to_json(self._service.metadata(route.spec), _metadata_fields(scope))
+        return {"models": [self._describe_model(name) for name in self._service.models()]}
+
+    def _describe_model(self, name: str) -> dict[str, object]:
+        try:
+            statuses = self._service.status(ModelSpec(name))
+        except NotFound:
+            statuses = []
+        return {
+            "name": name,
+            "labels": {label: str(number) for label, number in sorted(self._service.labels(name).items())},
+            "versions": [_describe_version(status) for status in statuses],
+        }
+
+
+def _metadata_fields(scope: "Scope") -> list[str]:
+    """Read `?metadata_field=`, which may be repeated. Upstream has no such query; the server ignores unknown fields."""
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("metadata_field", [])
+
+
+def _describe_version(status: VersionStatus) -> dict[str, object]:
+    return {
+        "version": str(status.servable.version),
+        "state": status.state.name,
+        "error": status.error,
+        "notes": list(status.notes),
+    }

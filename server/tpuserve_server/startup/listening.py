@@ -1,0 +1,59 @@
+"""Host options from the operator's settings. Imports no heavy modules, because the supervisor imports it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.startup.listening_settings import ListeningSettings
+from tpuserve_server.startup.secret_files import find_exposure
+from tpuserve_server.startup.ssl_config import read_ssl_config
+from tpuserve_server.startup.text_format import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def host_options(listening: ListeningSettings, host: HostOptions) -> HostOptions:
+    """Complete the host's options. Raises ConfigError for an unusable SSLConfig."""
+    return replace(
+        host,
+        bind_address=listening.bind_address,
+        grpc_port=listening.port or None,
+        rest_port=listening.rest_api_port or None,
+        grpc_socket_path=str(listening.grpc_socket_path) if listening.grpc_socket_path else None,
+        opens_when_ready=listening.ports_wait_for_models or host.reuse_port,
+        max_message_bytes=listening.max_request_bytes,
+        max_body_bytes=listening.max_request_bytes,
+        tls=None if listening.ssl_config_file is None else read_tls(listening.ssl_config_file),
+        tls_poll_wait_s=listening.ssl_config_file_poll_wait_seconds,
+        grpc_arguments=listening.grpc_channel_arguments,
+    )
+
+
+def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:
+    """Return a function that reads the SSLConfig again and raises HostError, or None without TLS.
+
+    It logs a warning if other users can reach the key.
+    """
+    path = listening.ssl_config_file
+    if path is None:
+        return None
+
+    def read() -> TlsOptions:
+        if exposure := find_exposure("ssl_config_file", path):
+            logger.warning("--ssl_config_file: %s", exposure)
+        try:
+            return read_tls(path)
+        except ConfigError as error:
+            raise HostError(str(error)) from None
+
+    return read
+
+
+def read_tls(path: Path) -> TlsOptions:
+    """Read the texts of an SSLConfig without checking them. Raises ConfigError if the file cannot be used."""
+    config = read_ssl_config(path)
+    return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")

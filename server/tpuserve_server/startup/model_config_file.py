@@ -1,0 +1,129 @@
+"""--model_config_file and --model_config_file_poll_wait_seconds: reads the models, and polls for changes."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from tpuserve_formats.messages.model_server_config import ModelServerConfig
+from tpuserve_server.core.models.change_record import ChangeRecord
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.startup.text_format import ConfigError, parse, read_text
+from tpuserve_server.wire.model_server_config import model_configs
+
+_log = logging.getLogger(__name__)
+
+Apply: TypeAlias = Callable[[tuple[ModelConfig, ...]], object]
+
+# Message of server_core.cc for a change from a list of models to an empty configuration. A file that is being written
+# can be empty too.
+_EMPTIED = "Cannot transition to requested config. It is only legal to transition from one ModelConfigList to another."
+
+
+class ModelConfigFile:
+    """Model configuration file: read at the start, then polled by a thread that applies changes.
+
+    `poll_soon` polls it, too, even without time between polls.
+
+    A refused text changes nothing. Each poll retries it, because a missing base path may appear later. A reason is
+    logged when it differs from the previous one.
+
+    Fields belong to the thread while it runs. Any other thread may call `poll_soon` and `stop_watching`.
+    """
+
+    def __init__(self, path: Path, *, poll_wait_s: float, record: ChangeRecord | None = None) -> None:
+        """Take the time between polls in seconds; 0: only `poll_soon` polls. `record` refers to the text in force."""
+        self._path = path
+        self._record = record
+        self._poll_wait_s = poll_wait_s
+        self._applied: str | None = None
+        self._complaint: str | None = None
+        self._wake = threading.Event()
+        self._stopping = False
+        self._is_asked = False
+        self._thread: threading.Thread | None = None
+
+    def read(self) -> tuple[ModelConfig, ...]:
+        """Read the models to start with: none for an empty file, as upstream does. Blocks.
+
+        Raises:
+            ConfigError: the file cannot be read, is not a ModelServerConfig, or has no list of models.
+        """
+        text = read_text(self._path)
+        configs = self._parse(text) or ()
+        self._applied = text
+        return configs
+
+    @property
+    def text(self) -> str:
+        """The text in force: that of the last `read`, or of the last applied change."""
+        return self._applied or ""
+
+    def watch(self, apply: Apply) -> None:
+        """Start to poll for changes. `apply` raises ServingError to refuse a change."""
+        self._thread = threading.Thread(target=self._run, args=(apply,), name="model-config-file", daemon=True)
+        self._thread.start()
+
+    def poll_soon(self) -> None:
+        """Poll at once, on the thread, and log the outcome in any case."""
+        self._is_asked = True
+        self._wake.set()
+
+    def stop_watching(self) -> None:
+        """Stop the thread after the poll in progress. Blocks."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def poll(self, apply: Apply) -> None:
+        """Poll the file once, and apply a change. Blocks."""
+        was_asked, self._is_asked = self._is_asked, False
+        if was_asked:
+            self._complaint = None
+        try:
+            text = read_text(self._path)
+            if text == self._applied:
+                if was_asked:
+                    _log.info("The model configuration file '%s' has not changed", self._path)
+                return
+            configs = self._parse(text)
+            if configs is None:
+                raise ConfigError(f"{_EMPTIED} '{self._path}' is empty")
+            apply(configs)
+        except (ConfigError, ServingError) as error:
+            self._complain(str(error))
+            return
+        self._applied, self._complaint = text, None
+        if self._record is not None:
+            self._record.rebase(text)
+        _log.info("Applied the changed model configuration file '%s'", self._path)
+
+    def _run(self, apply: Apply) -> None:
+        while True:
+            self._wake.wait(self._poll_wait_s or None)
+            # Clear the event before polling, so that the next round sees what is asked during the poll.
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.poll(apply)
+            except Exception:  # A bug must not stop the polls that read the next file.
+                _log.exception("Polling the model configuration file failed")
+
+    def _parse(self, text: str) -> tuple[ModelConfig, ...] | None:
+        """Return the models, or None for an empty configuration."""
+        config = parse(text, ModelServerConfig(), self._path)
+        if config.WhichOneof("config") is None:
+            return None
+        try:
+            return model_configs(config)
+        except InvalidArgument as error:
+            raise ConfigError(f"{error.message} Invalid model configuration file: '{self._path}'") from None
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._complaint:
+            self._complaint = reason
+            _log.error("Model configuration file refused; the server keeps the previous configuration: %s", reason)

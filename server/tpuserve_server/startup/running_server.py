@@ -1,0 +1,110 @@
+"""RunningServer: the handle of a started server."""
+
+import os
+import shutil
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tpuserve_server.hosts.application import Listening
+from tpuserve_server.startup.server_process import ServerProcess
+
+# Longer than the default of drain_timeout_seconds.
+DEFAULT_STOP_TIMEOUT_S = 60.0
+# Addresses for clients on this machine, by the wildcard address of the server.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+class RunningServer:
+    """Handle of a server in a separate process. The server stops at the end of a `with` statement.
+
+    It also stops when the handle is garbage-collected, when the interpreter exits, and when this process ends in any
+    other way. Any thread may call the methods, one thread at a time.
+    """
+
+    def __init__(self, process: ServerProcess, listening: Listening, log_path: Path, folder: Path) -> None:
+        """Take ownership of the process and of the server's directory `folder`, which is deleted with the handle."""
+        self._process = process
+        self._listening = listening
+        self.log_path = log_path
+        self._release = weakref.finalize(self, _release, process, folder, os.getpid())
+
+    @property
+    def grpc_address(self) -> str:
+        """The address of gRPC.
+
+        For example `127.0.0.1:8500`. It starts with `grpcs://` if the server uses TLS, and with `unix:` if the server
+        listens on a socket only.
+
+        Raises:
+            LookupError: the server has no gRPC.
+        """
+        if self._listening.grpc is not None:
+            return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
+        if self._listening.grpc_socket is not None:
+            return self._listening.grpc_socket
+        raise LookupError("This server has no gRPC address. Start it without port=0, or with grpc_socket_path.")
+
+    @property
+    def rest_address(self) -> str:
+        """The address of REST.
+
+        For example `http://127.0.0.1:8501`. It starts with `https://` if the server uses TLS.
+
+        Raises:
+            LookupError: the server has no REST.
+        """
+        if self._listening.rest is None:
+            raise LookupError("This server has no REST address. Start it without rest_api_port=0.")
+        return f"{'https' if self._listening.tls else 'http'}://{_reachable(self._listening.rest)}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, which leads a separate session."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs: False after `stop`, and after it ended by itself."""
+        return self._process.poll() is None
+
+    def logs(self) -> str:
+        """Return the server's log so far. Works after `stop` too."""
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self, timeout_s: float = DEFAULT_STOP_TIMEOUT_S) -> int:
+        """Send SIGTERM, wait for the in-flight requests, and return the exit status: 0 after a drain.
+
+        Blocks for at most about `timeout_s` seconds, then forces the server to exit. Has no effect on a server that has
+        ended.
+        """
+        return self._process.stop(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<tpuserve server: {self.describe()}{'' if self.is_running else ', stopped'}>"
+
+    def describe(self) -> str:
+        """Return the addresses for display: `gRPC ADDRESS, REST ADDRESS`."""
+        listening = self._listening
+        addresses = [f"gRPC {self.grpc_address}"] if listening.grpc or listening.grpc_socket else []
+        return ", ".join([*addresses, *([f"REST {self.rest_address}"] if listening.rest else [])])
+
+
+def _reachable(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK.get(host, host)}:{port}"
+
+
+def _release(process: ServerProcess, folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        process.stop(DEFAULT_STOP_TIMEOUT_S)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,190 @@
+"""Settings of `tpuserve serve`: the options of every part, from flags, the environment or `start`.
+
+A field of an options class declares each flag (`core/terms/setting.py`). This module imports no heavy modules, because
+the supervisor and `tpuserve_server.start` import it.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args, get_origin
+
+from tpuserve_server.access.options import IdentityOptions
+from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.serving.options import BudgetOptions
+from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.reload_options import ReloadOptions
+from tpuserve_server.core.terms.response_cache_options import ResponseCacheOptions
+from tpuserve_server.core.terms.setting import Section, Setting
+from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
+from tpuserve_server.executors.openvino.options import OpenVinoOptions
+from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.safety_options import SafetyOptions
+from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tflite.options import TfliteOptions
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.observe.logs.log_format import LogFormat
+from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
+from tpuserve_server.observe.tracing.options import TracingOptions
+from tpuserve_server.protocols.console.options import ConsoleOptions
+from tpuserve_server.protocols.control_options import ControlOptions
+from tpuserve_server.protocols.oip.options import MetadataOptions, SharedMemoryOptions
+from tpuserve_server.startup.listening_settings import ListeningSettings
+from tpuserve_server.startup.model_settings import BatchingSource, ModelSettings, StorageSettings
+from tpuserve_server.startup.profiles import Profile
+from tpuserve_server.versions.warmup_options import WarmupOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings that `startup/app.py` uses, or passes to more than one part."""
+
+    profile: Annotated[
+        Profile,
+        Setting(
+            "Listening",
+            "Defaults of other flags. edge: for clients on the open internet; needs --ssl_config_file and a flag of "
+            "Access.",
+            page="defaults of other flags; `edge`: for clients on the [open internet](../how-to/operate/edge.md), "
+            "needs `--ssl_config_file` and a flag of Access",
+        ),
+    ] = "default"
+    device_slots: Annotated[
+        int,
+        Setting(
+            "Batching",
+            "Maximum number of batches of all models that run at the same time; 0: no limit while all models have the "
+            "same scheduling_weight, otherwise the number of cores.",
+            at_least=0,
+        ),
+    ] = 0
+    enable_signature_method_name_check: Annotated[
+        bool,
+        Setting(
+            "Runtime",
+            "Check a signature's method_name in Classify and Regress.",
+            page="check a signature's `method_name` in Classify and Regress",
+        ),
+    ] = False
+    enable_serialization_as_tensor_content: Annotated[
+        bool,
+        Setting(
+            "Runtime",
+            "Send tensors of gRPC Predict as tensor_content instead of typed fields.",
+            page="send tensors of gRPC Predict as `tensor_content` instead of typed fields",
+        ),
+    ] = False
+    lenient_shapes: Annotated[
+        bool,
+        Setting(
+            "Runtime",
+            "Pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving does. "
+            "Some operations end the server's process for them.",
+            page="pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving "
+            "does; some operations end the server's process for them "
+            "([why](../explanation/decisions/0079-inputs-have-the-shapes-of-the-signature.md))",
+        ),
+    ] = False
+    monitoring_config_file: Annotated[
+        Path | None,
+        Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus."),
+    ] = None
+    enable_profiler: Annotated[bool, Setting("Operations", "Serve TensorBoard's profiler on the gRPC port.")] = True
+    log_format: Annotated[
+        LogFormat,
+        Setting(
+            "Operations",
+            "Format of the server's log: lines of text, colored lines for a console, or JSON. auto: console on a "
+            "terminal, otherwise text.",
+            page="format of the server's [log](../how-to/operate/logs.md) on stderr: `text`, `console` with colors, "
+            "`json` with one object per line, or `auto`: `console` on a terminal, otherwise `text`",
+            variables=("TPUSERVE_LOG_FORMAT",),
+        ),
+    ] = "auto"
+
+
+# Environment variable in which the supervisor passes the settings to the serving process.
+SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of every part. `--help` lists their flags in this order within each section."""
+
+    listening: ListeningSettings
+    budgets: BudgetOptions
+    models: ModelSettings
+    loading: LoadOptions
+    response_cache: ResponseCacheOptions
+    batching_source: BatchingSource
+    batching: BatchingParameters
+    tensorflow: TensorFlowOptions
+    tflite: TfliteOptions
+    openvino: OpenVinoOptions
+    safety: SafetyOptions
+    storage: StorageSettings
+    pjrt: PjrtOptions
+    warmup: WarmupOptions
+    server: ServerSettings
+    metadata: MetadataOptions
+    shared_memory: SharedMemoryOptions
+    access_log: AccessLogOptions
+    request_log: RequestLogOptions
+    rotation: Rotation
+    tracing: TracingOptions
+    host: HostOptions
+    watchdog: WatchdogOptions
+    control: ControlOptions
+    console: ConsoleOptions
+    reload: ReloadOptions
+    identity: IdentityOptions
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Create settings from checked values, one for each flag.
+
+        Raises:
+            ServingError: values of one part conflict.
+        """
+        return cls(**{group.name: make_options(group, values) for group in dataclasses.fields(cls)})
+
+    def values(self) -> dict[str, Any]:
+        """Return the value of each flag by name."""
+        return {flag.name: getattr(getattr(self, flag.group), flag.field) for flag in flags()}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Flag: the field `field` of the options `group` in Settings, with the type and the default of that field."""
+
+    name: str
+    group: str
+    field: str
+    type: Any  # a type expression
+    default: Any  # the value of any setting
+    setting: Setting
+
+
+@cache
+def flags() -> tuple[Flag, ...]:
+    """Return every flag, in the order of `--help`."""
+    declared = [flag for group in dataclasses.fields(Settings) for flag in _flags_of(group)]
+    sections = get_args(Section)
+    return tuple(sorted(declared, key=lambda flag: sections.index(flag.setting.section)))
+
+
+def make_options(group: "dataclasses.Field[Any]", values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any options
+    """Create one group of options from the values of its flags. Raises ServingError as the options' class does."""
+    options: Any = group.type  # the class of the group
+    return options(**{flag.field: values[flag.name] for flag in flags() if flag.group == group.name})
+
+
+def _flags_of(group: "dataclasses.Field[Any]") -> Iterator[Flag]:
+    options: Any = group.type  # as above
+    for field in dataclasses.fields(options):
+        if get_origin(field.type) is Annotated:
+            kind, setting = get_args(field.type)
+            yield Flag(setting.name or field.name, group.name, field.name, kind, field.default, setting)

@@ -1,0 +1,101 @@
+"""Tests for requests for the metrics page: its format, and the sharing of pages."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tpuserve_server.protocols.rest import Scrapes, prefers_open_metrics
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
+    "q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_open"),
+    [
+        (PROMETHEUS, True),
+        ("application/openmetrics-text", True),
+        ('Application/OpenMetrics-Text; version="1.0.0"; charset=utf-8', True),
+        ("text/plain, application/openmetrics-text", True),
+        ("application/openmetrics-text;q=0.3, text/plain;version=0.0.4;q=0.5", False),
+        ("application/openmetrics-text;version=2.0.0", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=much", False),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", False),
+        ("*/*", False),
+        ("", False),
+        (",;=,;q=", False),
+    ],
+)
+def test_the_accept_header_chooses_the_format(accept: str, is_open: bool) -> None:
+    assert prefers_open_metrics(accept) is is_open
+
+
+class Renderer:
+    """Renders a page at a time that a test lets go."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+        self.begun = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.running = 0
+
+    def render(self) -> tuple[bytes, str]:
+        self.running += 1
+        assert self.running == 1, "two pages at the same time"
+        self.begun.release()
+        self.gate.acquire()
+        self.running -= 1
+        self.pages += 1
+        return b"page %d" % self.pages, "text/plain"
+
+    def render_open_metrics(self) -> tuple[bytes, str]:
+        body, _ = self.render()
+        return body, "open"
+
+
+async def begin(scrapes: Scrapes, count: int, accept: str = "") -> "list[asyncio.Task[tuple[bytes, str]]]":
+    tasks = [asyncio.create_task(scrapes.page(accept)) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_clients_that_wait_share_the_next_page() -> None:
+    renderer = Renderer()
+    scrapes = Scrapes(renderer.render, renderer.render_open_metrics)
+    first = await begin(scrapes, 1)
+    await asyncio.to_thread(renderer.begun.acquire)
+    # The page under way may lack what a client has just done.
+    waiting = await begin(scrapes, 50) + await begin(scrapes, 50, "application/openmetrics-text")
+    for _ in range(3):
+        renderer.gate.release()
+    assert await first[0] == (b"page 1", "text/plain")
+    assert set(await asyncio.gather(*waiting)) == {(b"page 2", "text/plain"), (b"page 3", "open")}
+    assert renderer.pages == 3
+
+
+async def test_a_client_that_leaves_takes_no_page_from_others() -> None:
+    renderer = Renderer()
+    scrapes = Scrapes(renderer.render, None)
+    leaving, staying = await begin(scrapes, 2, "application/openmetrics-text")
+    leaving.cancel()
+    renderer.gate.release()
+    assert await staying == (b"page 1", "text/plain")
+    assert leaving.cancelled()
+
+
+async def test_a_page_that_fails_does_not_fail_the_next_one() -> None:
+    failures = [ZeroDivisionError("a bug")]
+
+    def render() -> tuple[bytes, str]:
+        if failures:
+            raise failures.pop()
+        return b"page", "text/plain"
+
+    scrapes = Scrapes(render, None)
+    outcomes = await asyncio.gather(*await begin(scrapes, 2), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError, ZeroDivisionError]
+    assert await scrapes.page() == (b"page", "text/plain")

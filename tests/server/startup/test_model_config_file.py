@@ -1,0 +1,87 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.startup.model_config_file import ModelConfigFile
+from tpuserve_server.startup.text_format import ConfigError
+
+
+def read_model_configs(path: Path) -> tuple[ModelConfig, ...]:
+    return ModelConfigFile(path, poll_wait_s=0).read()
+
+
+TWO_MODELS = """
+# A comment, as in every text proto.
+model_config_list: {
+  config: { name: "a", base_path: "/models/a", model_platform: "tensorflow" },
+  config { name: 'b' base_path: "/models/b" model_platform: "tensorflow" }
+}
+"""
+
+
+def test_models_come_in_the_files_order(tmp_path: Path) -> None:
+    file = tmp_path / "models.config"
+    file.write_text(TWO_MODELS)
+    assert read_model_configs(file) == (ModelConfig("a", "/models/a"), ModelConfig("b", "/models/b"))
+
+
+def test_an_empty_file_configures_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "models.config"
+    file.touch()
+    assert read_model_configs(file) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (
+            "model_config_list {\n  config { nam: 'x' }\n}",
+            '2:12: Message type "tensorflow.serving.ModelConfig" has no field named "nam"',
+        ),
+        ("model_config_list {\n  config { name: 3 }\n}", "2:18: Expected string but found: '3'"),
+        ("model_config_list {", '1:19: Expected "}"'),
+        ("model_config_list { config { name: 'a' name: 'b' } }", '1:46: .* should not have multiple "name" fields'),
+        ("model_config_list { config { name: 'a }", "1:36: String missing ending quote: "),
+        ("\0", "1:1: Expected identifier or number, got"),
+        (
+            "model_config_list{config{model_version_policy{specific{versions: 99999999999999999999}}}}",
+            "1:66: Value out of range: 99999999999999999999",
+        ),
+        ("custom_model_config { [type.googleapis.com/no.Such] { x: 1 } }", "Type no.Such not found"),
+    ],
+)
+def test_a_wrong_file_is_explained_in_one_line_with_line_and_column(tmp_path: Path, text: str, where: str) -> None:
+    file = tmp_path / "models.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_model_configs(file)
+    line = str(raised.value)
+    assert re.match(f"Error parsing text-format tensorflow.serving.ModelServerConfig: {where}", line)
+    assert str(file) in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("custom_model_config {}", "Only ModelConfigList is currently supported"),
+        ("model_config_list { config { name: 'm' } }", "Illegal setting neither .* model name is m"),
+    ],
+)
+def test_a_file_that_is_no_list_of_models_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "models.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_model_configs(file)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Cannot read '.*/none': No such file or directory"):
+        read_model_configs(tmp_path / "none")
+    with pytest.raises(ConfigError, match="Is a directory"):
+        read_model_configs(tmp_path)
+    (tmp_path / "latin").write_bytes(b"# caf\xe9")
+    with pytest.raises(ConfigError, match=r"not UTF-8 text \(byte 5\)"):
+        read_model_configs(tmp_path / "latin")
