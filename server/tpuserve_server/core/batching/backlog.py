@@ -375,8 +375,8 @@ class Backlog:
     def _drop_hopeless(self, check: DeadlineCheck, batch: Batch, now_s: float) -> None:
         """Remove the first tasks of a key that cannot be in time. Other tasks take their place."""
         while batch.tasks:
-            run_s = batch.work_s
-            hopeless = [task for task in batch.tasks if check.is_hopeless(task.deadline, now_s, run_s)]
+            earliest_s = check.earliest_s(now_s, batch.work_s)
+            hopeless = [task for task in batch.tasks if task.deadline.at_s < earliest_s]
             if not hopeless:
                 return
             for task in hopeless:

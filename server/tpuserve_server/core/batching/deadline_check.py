@@ -41,7 +41,7 @@ _MARGIN, _MOST_MARGIN_S = 0.2, 0.2
 
 
 class DeadlineCheck:
-    """Predicts when requests of one batcher finish. The batcher's lock guards it.
+    """The check of requests without an objective against their deadlines. The batcher's lock guards it.
 
     Unknown costs count as 0, so that a server that has measured nothing refuses nothing.
     """
@@ -61,9 +61,9 @@ class DeadlineCheck:
         """
         return self._host.seconds
 
-    def is_hopeless(self, deadline: Deadline, now_s: float, run_s: float) -> bool:
-        """Return whether a request is answered after its deadline even if its batch of `run_s` is the next."""
-        return deadline.at_s < self.device.free_s(now_s) + run_s + self._host.seconds
+    def earliest_s(self, now_s: float, run_s: float) -> float:
+        """Predict when the requests of a batch of `run_s` are answered if it is the next."""
+        return self.device.free_s(now_s) + run_s + self._host.seconds
 
     def refusal(self, deadline: Deadline, now_s: float, finish_s: float) -> TooLate:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""
