@@ -37,6 +37,7 @@ from tpuserve_exporter.preflight.sharding import make_rules
 from tpuserve_exporter.preflight.verdict import ProgramVerdict
 from tpuserve_exporter.preflight.version_memory import VersionMemory
 from tpuserve_exporter.preflight.version_programs import VersionProgram
+from tpuserve_exporter.reporting import step_timing
 
 # Compilers use every core, so one process runs all their tests.
 pytestmark = [pytest.mark.xdist_group(__name__)]
@@ -83,9 +84,12 @@ def test_every_program_is_compiled_for_every_topology(classifier: Path) -> None:
 
 
 @compiles
-def test_people_are_told_in_a_table(classifier: Path) -> None:
+def test_people_are_told_in_a_table(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A step of less than a second would leave no line.
+    monkeypatch.setattr(step_timing, "_SHOWN_S", 0.0)
     done = check(classifier, "--tpu", "v5e:1x1")
     assert done.code == 0
+    assert "Compile for v5e:1x1" in done.out
     assert "v5e:1x1, one device: 15.75 GiB" in done.out
     assert done.out.count("compiles and fits") == 2
     assert "No TPU was used" in done.out
