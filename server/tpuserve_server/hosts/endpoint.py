@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.access.certificate import CERTIFICATE_KEY, CertificateNames
+from tpuserve_server.access.certificate import CERTIFICATE_KEY
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.terms.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code
@@ -18,6 +18,7 @@ from tpuserve_server.hosts.grpc.headers import is_grpc_request
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, OVERLOADED
 from tpuserve_server.hosts.limits import MAX_HEADER_BYTES
+from tpuserve_server.hosts.peer_certificate import names_of_scope
 from tpuserve_server.hosts.rate_limit import RateLimit
 from tpuserve_server.hosts.unread_response import ChargedResponses
 from tpuserve_server.protocols.http.headers import find_timeout_s
@@ -26,160 +27,7 @@ from tpuserve_server.protocols.http.response import error_body
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from cryptography.x509 import Name
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-
-# OpenSSL's short names of attributes that RFC 4514 does not name, by their object identifiers.
-_SHORT: Final = {
-    "1.2.840.113549.1.9.1": "emailAddress",
-    "2.5.4.4": "SN",
-    "2.5.4.5": "serialNumber",
-    "2.5.4.12": "title",
-    "2.5.4.42": "GN",
-}
-
-
-def names_of_scope(scope: "Scope") -> CertificateNames | None:
-    """Return the names of the client of a request (ASGI TLS extension), or None without a certificate."""
-    tls = scope.get("extensions", {}).get("tls")
-    chain = () if tls is None else tls.get("client_cert_chain") or ()
-    # The first certificate is the client's own.
-    return _names_of(next(iter(chain))) if chain else None
-
-
-# A client usually sends many requests, and many clients share a certificate.
-@lru_cache(maxsize=256)
-def _names_of(pem: str) -> CertificateNames:
-    # It takes 50 ms to import, and most servers have no client certificates.
-    from cryptography.x509 import (
-        DNSName,
-        ExtensionNotFound,
-        SubjectAlternativeName,
-        UniformResourceIdentifier,
-        load_pem_x509_certificate,
-    )
-
-    certificate = load_pem_x509_certificate(pem.encode())
-    try:
-        names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
-    except ExtensionNotFound:
-        return CertificateNames(_subject(certificate.subject), (), ())
-    return CertificateNames(
-        _subject(certificate.subject),
-        tuple(names.get_values_for_type(UniformResourceIdentifier)),
-        tuple(names.get_values_for_type(DNSName)),
-    )
-
-
-def _subject(name: "Name") -> str:
-    """Return a subject in OpenSSL's form of RFC 2253, with the most specific part first."""
-    from cryptography.x509 import ObjectIdentifier
-
-    text = name.rfc4514_string({ObjectIdentifier(number): short for number, short in _SHORT.items()})
-    return "".join(each if " " <= each <= "~" else "".join(f"\\{byte:02X}" for byte in each.encode()) for each in text)
-
-
-_BODY: Final = error_body(OVERLOADED)
-_HEADERS: Final = (
-    (b"content-type", b"application/json"),
-    (b"content-length", b"%d" % len(_BODY)),
-    # Whole seconds (RFC 9110, 10.2.3).
-    (b"retry-after", b"1"),
-)
-_START: "Final[Message]" = {"type": "http.response.start", "status": 429, "headers": list(_HEADERS)}
-_END: "Final[Message]" = {"type": "http.response.body", "body": _BODY}
-
-
-def is_late(gate: OverloadGate, scope: "Scope", clock: Clock) -> bool:
-    """Return whether a request would miss the deadline of its timeout header. See `OverloadGate.lateness_s`."""
-    if scope["method"] != "POST" or not scope["path"].endswith(INFERENCE_ENDS):
-        return False
-    return gate.lateness_s(Deadline.after(find_timeout_s(scope), clock)) > 0.0
-
-
-async def refuse(send: "Send") -> None:
-    """Answer 429 with a retry hint."""
-    await send(_START)
-    await send(_END)
-
-
-_CLOSE = (b"connection", b"close")
-# The error form of the REST application.
-_CUT_BODY = json.dumps({"error": SHUTTING_DOWN.message}).encode()
-_CUT_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_CUT_BODY)).encode())]
-
-
-class RestCalls:
-    """ASGI application around another one. One event loop's thread owns it."""
-
-    def __init__(self, app: "ASGIApp", in_flight: InFlight, gate: OverloadGate) -> None:
-        """Count the calls of `app` in `in_flight`, and refuse those that `gate` predicts to be late."""
-        self._app = app
-        self._gate = gate
-        self._clock = SystemClock()
-        self._in_flight = in_flight
-        # Whether every response asks its client to close the connection.
-        self.farewell = False
-        # Responses that have asked for it.
-        self.farewells = 0
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer an `http` scope."""
-        if self.farewell and scope["http_version"] == "1.1":
-            send = self._with_farewell(send)
-        if self._gate.may_refuse and is_late(self._gate, scope, self._clock):
-            return await refuse(send)
-        begun = False
-
-        # A plain function returns the server's own awaitable.
-        def send_on(message: "Message") -> "Awaitable[None]":
-            nonlocal begun
-            begun = True
-            return send(message)
-
-        task = self._in_flight.begin()
-        try:
-            await self._app(scope, receive, send_on)
-        except asyncio.CancelledError:
-            # A response that has begun cannot be replaced: raise, so that the server closes the connection.
-            if begun or not self._in_flight.is_cut:
-                raise
-            await send({"type": "http.response.start", "status": 503, "headers": _CUT_HEADERS})
-            await send({"type": "http.response.body", "body": _CUT_BODY})
-        finally:
-            self._in_flight.end(task)
-        return None
-
-    def _with_farewell(self, send: "Send") -> "Send":
-        def send_on(message: "Message") -> "Awaitable[None]":
-            if message["type"] == "http.response.start":
-                self.farewells += 1
-                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
-            return send(message)
-
-        return send_on
-
-
-def has_long_headers(scope: "Scope") -> bool:
-    """Return whether the path, the query and the names and values of the headers are over the limit."""
-    size_bytes = len(scope["path"]) + len(scope["query_string"])
-    # A plain loop takes half the time of `sum` or `join` for the few headers of a request.
-    for name, value in scope["headers"]:
-        size_bytes += len(name) + len(value)
-    return size_bytes > MAX_HEADER_BYTES
-
-
-async def refuse_headers(send: "Send", *, is_grpc: bool) -> None:
-    """Answer RESOURCE_EXHAUSTED over gRPC, and 431 (RFC 6585, 5) over REST."""
-    message = f"Headers of more than {MAX_HEADER_BYTES} bytes"
-    if is_grpc:
-        await answer(send, RpcFailure(Code.RESOURCE_EXHAUSTED, message))
-        return
-    body = error_body(message)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 431, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 class Endpoint:
@@ -262,3 +110,105 @@ class Endpoint:
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection."""
         self._rest.farewell = True
+
+
+_BODY: Final = error_body(OVERLOADED)
+_HEADERS: Final = (
+    (b"content-type", b"application/json"),
+    (b"content-length", b"%d" % len(_BODY)),
+    # Whole seconds (RFC 9110, 10.2.3).
+    (b"retry-after", b"1"),
+)
+_START: "Final[Message]" = {"type": "http.response.start", "status": 429, "headers": list(_HEADERS)}
+_END: "Final[Message]" = {"type": "http.response.body", "body": _BODY}
+
+
+def _is_late(gate: OverloadGate, scope: "Scope", clock: Clock) -> bool:
+    """Return whether a request would miss the deadline of its timeout header. See `OverloadGate.lateness_s`."""
+    if scope["method"] != "POST" or not scope["path"].endswith(INFERENCE_ENDS):
+        return False
+    return gate.lateness_s(Deadline.after(find_timeout_s(scope), clock)) > 0.0
+
+
+async def _refuse_late(send: "Send") -> None:
+    """Answer 429 with a retry hint."""
+    await send(_START)
+    await send(_END)
+
+
+_CLOSE = (b"connection", b"close")
+# The error form of the REST application.
+_CUT_BODY = json.dumps({"error": SHUTTING_DOWN.message}).encode()
+_CUT_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_CUT_BODY)).encode())]
+
+
+class RestCalls:
+    """ASGI application around another one. One event loop's thread owns it."""
+
+    def __init__(self, app: "ASGIApp", in_flight: InFlight, gate: OverloadGate) -> None:
+        """Count the calls of `app` in `in_flight`, and refuse those that `gate` predicts to be late."""
+        self._app = app
+        self._gate = gate
+        self._clock = SystemClock()
+        self._in_flight = in_flight
+        # Whether every response asks its client to close the connection.
+        self.farewell = False
+        # Responses that have asked for it.
+        self.farewells = 0
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer an `http` scope."""
+        if self.farewell and scope["http_version"] == "1.1":
+            send = self._with_farewell(send)
+        if self._gate.may_refuse and _is_late(self._gate, scope, self._clock):
+            return await _refuse_late(send)
+        begun = False
+
+        # A plain function returns the server's own awaitable.
+        def send_on(message: "Message") -> "Awaitable[None]":
+            nonlocal begun
+            begun = True
+            return send(message)
+
+        task = self._in_flight.begin()
+        try:
+            await self._app(scope, receive, send_on)
+        except asyncio.CancelledError:
+            # A response that has begun cannot be replaced: raise, so that the server closes the connection.
+            if begun or not self._in_flight.is_cut:
+                raise
+            await send({"type": "http.response.start", "status": 503, "headers": _CUT_HEADERS})
+            await send({"type": "http.response.body", "body": _CUT_BODY})
+        finally:
+            self._in_flight.end(task)
+        return None
+
+    def _with_farewell(self, send: "Send") -> "Send":
+        def send_on(message: "Message") -> "Awaitable[None]":
+            if message["type"] == "http.response.start":
+                self.farewells += 1
+                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+            return send(message)
+
+        return send_on
+
+
+def has_long_headers(scope: "Scope") -> bool:
+    """Return whether the path, the query and the names and values of the headers are over the limit."""
+    size_bytes = len(scope["path"]) + len(scope["query_string"])
+    # A plain loop takes half the time of `sum` or `join` for the few headers of a request.
+    for name, value in scope["headers"]:
+        size_bytes += len(name) + len(value)
+    return size_bytes > MAX_HEADER_BYTES
+
+
+async def refuse_headers(send: "Send", *, is_grpc: bool) -> None:
+    """Answer RESOURCE_EXHAUSTED over gRPC, and 431 (RFC 6585, 5) over REST."""
+    message = f"Headers of more than {MAX_HEADER_BYTES} bytes"
+    if is_grpc:
+        await answer(send, RpcFailure(Code.RESOURCE_EXHAUSTED, message))
+        return
+    body = error_body(message)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 431, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from tpuserve_server.access.certificate import CertificateNames
-from tpuserve_server.hosts.endpoint import names_of_scope
+from tpuserve_server.hosts.peer_certificate import names_of_scope
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
