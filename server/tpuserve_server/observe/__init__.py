@@ -1,1 +1,1 @@
-"""What operators see of a server: metrics, requests that have ended, traces, logs, and the request log."""
+"""Metrics, requests that have ended, traces, logs and the request log: everything that operators see of a server."""

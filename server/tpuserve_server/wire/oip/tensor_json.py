@@ -23,7 +23,6 @@ from tpuserve_server.wire.oip.large_json import LargeArray
 JsonArray = Any
 ARRAYS: Final = (simdjson.Array, list)
 
-_BOOL: Final = np.dtype(np.bool_)
 # dtypes without a JSON form, because clients and servers disagree on it.
 _NO_FORM: Final = frozenset({"FP16", "BF16"})
 _TYPES: Final[dict[str, frozenset[type]]] = {
