@@ -101,14 +101,14 @@ class LaneHouse:
         )
         self.table = rpc_table(self.service, self.metrics, self.clock, logs=self.logs, meter=self.meter)
 
-    def serve(self, version: int, *, is_cached: bool = False) -> FakeServable:
-        """Load a version."""
+    def serve(self, version: int, *, is_cached: bool = False, is_batched: bool = True) -> FakeServable:
+        """Load a version. Without `is_batched` its requests run one by one."""
         servable_id = ServableId("m", version)
         servable = self.servables[version] = FakeServable({"serving_default": DOUBLE, ONLY_Y.name: ONLY_Y})
         self.batchers[version] = batcher = Batcher(
             servable_id,
             servable,
-            dict.fromkeys(("serving_default", ONLY_Y.name), BatchingOptions(4, (1, 2, 4))),
+            dict.fromkeys(("serving_default", ONLY_Y.name), BatchingOptions(4, (1, 2, 4))) if is_batched else {},
             parameters=BatchingParameters(),
             clock=self.clock,
             metrics=self.batches,

@@ -138,15 +138,15 @@ def read_log(folder: Path) -> list[PredictionLog]:
     return read_lines(*folder.iterdir())
 
 
-async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool) -> dict[str, object]:
+async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool, is_batched: bool) -> dict[str, object]:
     """Send groups of concurrent requests, change the versions between them, and return all that can be observed."""
     house = LaneHouse(folder)
-    house.serve(1, is_cached=is_cached)
+    house.serve(1, is_cached=is_cached, is_batched=is_batched)
     outcomes: list[object] = []
     for number, group in enumerate(groups):
         outcomes.append(await asyncio.gather(*(outcome(house, sent) for sent in group)))
         if number == len(groups) // 3:
-            house.serve(2, is_cached=is_cached)
+            house.serve(2, is_cached=is_cached, is_batched=is_batched)
         elif number == 2 * len(groups) // 3:
             await house.retire(1)
     await house.retire(2)
@@ -169,17 +169,21 @@ async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool) -> di
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(pool=st.lists(requests(), min_size=1, max_size=4), is_cached=st.booleans(), data=st.data())
+@given(
+    pool=st.lists(requests(), min_size=1, max_size=4),
+    server=st.fixed_dictionaries({"is_cached": st.booleans(), "is_batched": st.booleans()}),
+    data=st.data(),
+)
 async def test_both_ways_give_the_same(
-    pool: list[Sent], is_cached: bool, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    pool: list[Sent], server: dict[str, bool], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # Few different requests, so that most have a layout.
     groups = data.draw(st.lists(st.lists(st.sampled_from(pool), min_size=1, max_size=4), min_size=3, max_size=12))
-    short = await play(groups, tmp_path_factory.mktemp("short"), is_cached=is_cached)
+    short = await play(groups, tmp_path_factory.mktemp("short"), **server)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RestLane, "find", lambda *_: None)
         patch.setattr(RequestLane, "handle", lambda self, body, context: self._long_way(body, context))
-        long = await play(groups, tmp_path_factory.mktemp("long"), is_cached=is_cached)
+        long = await play(groups, tmp_path_factory.mktemp("long"), **server)
     assert short == long
 
 

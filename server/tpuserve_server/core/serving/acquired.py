@@ -157,17 +157,23 @@ class AcquiredModel(_Acquired):
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
         """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
 
-        Return None for requests that `predict` must check one by one or run alone.
+        Return None for requests that `predict` must check one by one.
 
         Raises:
-            InvalidArgument: the filter has an unknown or a repeated output.
+            InvalidArgument: the inputs do not match the signature, or the filter has an unknown or a repeated output.
         """
         signature, batcher = self.signature, self._loaded.batcher
-        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        is_shared = batcher.batches(signature.name)
+        if is_shared:
+            rows = count_plain_rows(signature, inputs)
+        else:
+            # Row splits have rules for their numbers, and defaults are more inputs than those of the request.
+            has_all = len(inputs) == len(signature.inputs) and not signature.ragged_inputs
+            rows = 1 if has_all and check_inputs(self._handle.servable_id, signature, inputs, self._shapes) else 0
         if not rows:
             return None
         output_names = choose_outputs(signature, output_filter)
-        return PreparedRequest(batcher, signature.name, output_filter, output_names, rows)
+        return PreparedRequest(batcher, signature.name, output_filter, output_names, rows, is_shared=is_shared)
 
     def is_prepared(self, prepared: PreparedRequest) -> bool:
         """Return whether `prepare` of the same version returned `prepared`."""
@@ -247,7 +253,8 @@ class AcquiredModel(_Acquired):
         else:
             future = asyncio.get_running_loop().create_future()
             name, output_names, rows = prepared.signature_name, prepared.output_names, prepared.rows
-            task = Task(name, output_names, inputs, rows, deadline, future, shareable=True, priority=priority)
+            is_shared = prepared.is_shared
+            task = Task(name, output_names, inputs, rows, deadline, future, shareable=is_shared, priority=priority)
         timers = self._submit(task)
         try:
             outcome = await task.future

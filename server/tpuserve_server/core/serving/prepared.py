@@ -11,7 +11,7 @@ class PreparedRequest:
     They hold for all inputs with the same names, dtypes and shapes. It does not keep the version in memory.
     """
 
-    __slots__ = ("_batcher", "output_filter", "output_names", "rows", "signature_name")
+    __slots__ = ("_batcher", "is_shared", "output_filter", "output_names", "rows", "signature_name")
 
     def __init__(
         self,
@@ -20,8 +20,10 @@ class PreparedRequest:
         output_filter: tuple[str, ...],
         output_names: tuple[str, ...],
         rows: int,
+        *,
+        is_shared: bool,
     ) -> None:
-        """Create the facts about the version that owns `batcher`. The rows may share batches with others.
+        """Create the facts about the version that owns `batcher`. With `is_shared`, the rows may share batches.
 
         The requests name the outputs of `output_filter`, and get those of `output_names`.
         """
@@ -30,6 +32,7 @@ class PreparedRequest:
         self.output_filter = output_filter
         self.output_names = output_names
         self.rows = rows
+        self.is_shared = is_shared
 
     def is_for(self, batcher: Batcher) -> bool:
         """Return whether the facts are about the version that owns `batcher`."""
