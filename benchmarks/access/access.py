@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.access.cases import CASES, Case, make_clients
 from benchmarks.harness.cpu_cost import QUICK_ROUNDS, ROUNDS, Cost, cost_table, print_costs, turns
-from tpuserve_server.core.system.garbage import settle_garbage_collector
+from tpuserve_server.core.system.memory import settle_garbage_collector
 
 
 @click.command()

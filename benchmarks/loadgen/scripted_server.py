@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors

@@ -10,9 +10,8 @@ from benchmarks.codecs.requests import RESULT, SIGNATURE, ConstantModel, Constan
 from benchmarks.observation.access_lines import discarded_lines
 from benchmarks.observation.pages import page_cpu_us
 from tpuserve_formats.counted import counted
-from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.observe.metrics.live_measurements import version_totals
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.access_log import AccessLog

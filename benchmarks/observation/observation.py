@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.harness.cpu_cost import QUICK_ROUNDS, ROUNDS, Cost, cost_table, print_costs, turns
 from benchmarks.observation.cases import CASES, Case
 from benchmarks.observation.receiver import discarding_receiver
-from tpuserve_server.core.system.garbage import settle_garbage_collector
+from tpuserve_server.core.system.memory import settle_garbage_collector
 
 
 @click.command()

@@ -25,9 +25,9 @@ from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.system.garbage import settle_garbage_collector
+from tpuserve_server.core.system.memory import settle_garbage_collector
 from tpuserve_server.core.terms.deadline import SystemClock
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.endpoint import RestCalls
 from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi

@@ -3,7 +3,7 @@
 import pytest
 
 from tpuserve_formats import counted as formats
-from tpuserve_server.core.terms import counted as core
+from tpuserve_server.core.terms import errors as core
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs"), (-1, "-1 runs")])

@@ -21,8 +21,7 @@ from tpuserve_server.core.models.source import Source
 from tpuserve_server.core.serving.service import InferenceService, ModelAccess
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Internal
-from tpuserve_server.core.terms.load_options import LoadOptions
-from tpuserve_server.core.terms.reload_options import ReloadOptions
+from tpuserve_server.core.terms.options import LoadOptions, ReloadOptions
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource

@@ -16,9 +16,9 @@ from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.build import Build
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.server_state import Build
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId
 from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
@@ -30,7 +30,7 @@ from tpuserve_server.protocols.console.server_facts import ChangedFlag, ServerFa
 from tpuserve_server.protocols.console.sources import ConsoleSources
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.terms.certificate_status import CertificateStatus
+    from tpuserve_server.core.terms.server_state import CertificateStatus
 
 ID = ServableId("m", 3)
 FLAGS = (ChangedFlag("model_base_path", "/secret/m", None),)

@@ -2,7 +2,7 @@
 
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Traffic
 
 # No version serves, so none refuses.
 OPEN_GATE = OverloadGate(tuple, Traffic(), SystemClock())

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Literal, Self, TypeAlias
 
 from tpuserve_server.core.serving.acquired import AcquiredModel
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep, find_needs, name_some, order_steps
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     Array,

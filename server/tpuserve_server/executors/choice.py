@@ -3,9 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-from tpuserve_server.core.terms.device_metrics import DeviceMetrics
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, ServingError
-from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.servable import DeviceMetrics, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Candidate, Refusal

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tpuserve_server.core.serving.overload_gate import OverloadGate
-    from tpuserve_server.core.terms.traffic import Traffic
+    from tpuserve_server.core.terms.server_state import Traffic
 
 MEBIBYTE = 1 << 20
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions, check_usable
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.server_state import Replacement
 from tpuserve_server.hosts import service_manager
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup

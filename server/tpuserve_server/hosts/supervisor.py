@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.memory import release_library_pages
 from tpuserve_server.core.system.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
 from tpuserve_server.hosts.addresses import bound, listening
 from tpuserve_server.hosts.application import HostOptions

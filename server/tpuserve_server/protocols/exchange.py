@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from tpuserve_server.core.serving.receiving import ReceivingBudget
-from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority

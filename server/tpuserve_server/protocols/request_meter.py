@@ -10,10 +10,10 @@ from tpuserve_server.access.caller import caller_name
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers, RequestWatcher
 from tpuserve_server.observe.requests.parent import client_trace_id
 from tpuserve_server.observe.requests.request_id import identify_response, read_request_id

@@ -4,7 +4,7 @@ import asyncio
 from typing import Protocol
 
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.system.change_event import wait_until
+from tpuserve_server.core.system.changes import wait_until
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
 

@@ -15,7 +15,7 @@ from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, ResponseBudget
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.system.change_event import ChangeEvent
+from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ResourceExhausted, shown
 from tpuserve_server.core.terms.tracer import Tracer

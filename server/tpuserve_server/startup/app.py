@@ -25,14 +25,12 @@ from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.system.change_event import wait_until
-from tpuserve_server.core.system.host_memory import HostMemory
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.system.changes import wait_until
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
-from tpuserve_server.core.terms.device_metrics import DeviceMetrics
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.replacement import Replacement
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.servable import DeviceMetrics
+from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.core.terms.validation import ShapeRules
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource

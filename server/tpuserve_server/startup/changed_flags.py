@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tpuserve_server.core.terms.redaction import without_secrets
+from tpuserve_server.core.terms.storage import without_secrets
 from tpuserve_server.protocols.console.server_facts import ChangedFlag
 from tpuserve_server.startup.settings import Settings, flags
 

@@ -1,7 +1,7 @@
 """`tpuserve serve`: reads settings from flags and environment, then runs the host that carries the server."""
 
 # ruff: noqa: E402 - numpy starts a thread, which would get a heap of its own before the call.
-from tpuserve_server.core.system.freed_memory import keep_freed_memory
+from tpuserve_server.core.system.memory import keep_freed_memory
 
 keep_freed_memory()
 

@@ -12,7 +12,7 @@ from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.redaction import without_secrets
+from tpuserve_server.core.terms.storage import without_secrets
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions

@@ -4,7 +4,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from tpuserve_server.core.terms.build import Build
+from tpuserve_server.core.terms.server_state import Build
 
 _PACKAGES: Final = (
     "tpuserve-server",

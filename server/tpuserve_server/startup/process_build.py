@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.models.change_record import ChangeRecord
 from tpuserve_server.core.models.journal import Journal
-from tpuserve_server.core.system.garbage import settle_garbage_collector
-from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.memory import release_library_pages, settle_garbage_collector
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.startup.settings import Settings

@@ -4,7 +4,7 @@ The supervisor (`tpuserve serve`) passes the validated settings through the envi
 """
 
 # ruff: noqa: E402 - numpy starts a thread, which would get a heap of its own before the call.
-from tpuserve_server.core.system.freed_memory import keep_freed_memory
+from tpuserve_server.core.system.memory import keep_freed_memory
 
 keep_freed_memory()
 

@@ -14,11 +14,8 @@ from typing import Annotated, Any, Self, get_args, get_origin
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.serving.options import BudgetOptions
-from tpuserve_server.core.terms.load_options import LoadOptions
-from tpuserve_server.core.terms.reload_options import ReloadOptions
-from tpuserve_server.core.terms.response_cache_options import ResponseCacheOptions
+from tpuserve_server.core.terms.options import LoadOptions, ReloadOptions, ResponseCacheOptions, WatchdogOptions
 from tpuserve_server.core.terms.setting import Section, Setting
-from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
 from tpuserve_server.executors.openvino.options import OpenVinoOptions
 from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.safety_options import SafetyOptions

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.terms.storage import VersionLocation, parse_version
-from tpuserve_server.core.terms.uri import FILE_SCHEME
+from tpuserve_server.core.terms.storage import FILE_SCHEME, VersionLocation, parse_version
 from tpuserve_server.storage.by_scheme import StorageByScheme
 
 # Version number of an artifact whose directory has no number as its name.

@@ -7,8 +7,7 @@ from pathlib import Path
 from tpuserve_server.core.models.base_path import describe_version_as_base
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.storage import Storage, VersionLocation
-from tpuserve_server.core.terms.uri import FILE_SCHEME, is_uri
+from tpuserve_server.core.terms.storage import FILE_SCHEME, Storage, VersionLocation, is_uri
 from tpuserve_server.storage.remote import RemoteStorage
 
 

@@ -20,10 +20,9 @@ from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
-from tpuserve_server.core.system.background import run_in_background
-from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
-from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument, counted
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.storage import Storage
 from tpuserve_server.core.terms.tracer import SpanRecorder

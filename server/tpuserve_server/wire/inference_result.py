@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.wire.model_spec import encode_model_spec
 

@@ -20,7 +20,7 @@ from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Unavailable
-from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.options import LoadOptions
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.support.saved_models import save_function
 from tests.support.tflite_models import convert, save
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import Executor
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.device_programs import FOLDER, double_and_add, read_manifest, write_device_manifest, write_programs
 from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument, ServingError
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId

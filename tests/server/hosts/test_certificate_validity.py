@@ -6,7 +6,7 @@ import pytest
 import trustme
 
 from tests.server.hosts.test_tls import CA, CLIENT, chain_of, key_of
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.hosts.certificates import (
     WARNING_DAYS,
     certificate_status,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.hosts import certificates
 from tpuserve_server.hosts.certificates import WARNING_DAYS, CertificateWatch
 

@@ -13,7 +13,7 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.terms.certificate_status import CertificateStatus
+    from tpuserve_server.core.terms.server_state import CertificateStatus
 
 CURRENT = TlsOptions(**TLS)
 OTHER = CA.issue_cert("127.0.0.1")

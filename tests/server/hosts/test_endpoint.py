@@ -12,7 +12,7 @@ from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.endpoint import Endpoint
 from tpuserve_server.hosts.in_flight import InFlight

@@ -17,8 +17,7 @@ from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
-from tpuserve_server.core.terms.replacement import Replacement
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Replacement, Traffic
 from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
@@ -31,7 +30,7 @@ from tpuserve_server.protocols.guarded import admit_every_call
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from tpuserve_server.core.terms.certificate_status import CertificateStatus
+    from tpuserve_server.core.terms.server_state import CertificateStatus
 
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")

@@ -9,8 +9,7 @@ from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.objective_plan import ObjectivePlan, Sizes
 from tpuserve_server.core.batching.options import BatchingOptions
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import TooLate
+from tpuserve_server.core.terms.errors import TooLate, counted
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ServableId
 

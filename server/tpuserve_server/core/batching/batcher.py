@@ -22,7 +22,7 @@ from tpuserve_server.core.batching.refusals import Refusals
 from tpuserve_server.core.batching.runner import BatchRunner
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.batching.watchdog import Watchdog
-from tpuserve_server.core.system.thread_name import name_thread
+from tpuserve_server.core.system.threads import name_thread
 from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable
 from tpuserve_server.core.terms.servable import Servable

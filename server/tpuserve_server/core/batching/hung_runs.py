@@ -8,9 +8,8 @@ from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.task import Task, complete
 from tpuserve_server.core.batching.watchdog import Watchdog
-from tpuserve_server.core.terms.counted import counted
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
+from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable, counted
 from tpuserve_server.core.terms.types import ServableId
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.device_share import LoopShare
 from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.system.loop_share import LoopShare
 from tpuserve_server.core.terms.deadline import WaitingClock
 
 # LoopRuns: whether the event loop may run a batch instead of a device thread.

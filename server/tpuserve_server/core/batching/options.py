@@ -5,8 +5,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument, counted
 
 if TYPE_CHECKING:
     from tpuserve_server.core.batching.sequences import Sequences

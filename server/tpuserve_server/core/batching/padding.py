@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition, counted
 from tpuserve_server.core.terms.types import Array, Tensors
 
 # Runtimes read memory in place only at such an address, and copy any other: TensorFlow with AVX-512 (TF_NewTensor),

@@ -19,7 +19,6 @@ from tpuserve_server.core.batching.padding import choose_bucket
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun
-from tpuserve_server.core.terms.counted import counted
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import (
     Cancelled,
@@ -33,6 +32,7 @@ from tpuserve_server.core.terms.errors import (
     OutOfRange,
     ResourceExhausted,
     ServingError,
+    counted,
 )
 from tpuserve_server.core.terms.servable import InFlight, Servable
 from tpuserve_server.core.terms.tracer import SpanRecorder

@@ -10,9 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from tpuserve_server.core.terms.batch_run import BatchRun
-from tpuserve_server.core.terms.counted import counted
 from tpuserve_server.core.terms.deadline import Deadline
-from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, ServingError
+from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, ServingError, counted
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import Tensors
 

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tpuserve_server.core.system.listeners import Listeners
+from tpuserve_server.core.system.changes import Listeners
 from tpuserve_server.core.terms.deadline import WaitingClock
-from tpuserve_server.core.terms.replacement import HUNG, LOST, Replacement
+from tpuserve_server.core.terms.options import WatchdogOptions
+from tpuserve_server.core.terms.server_state import HUNG, LOST, Replacement
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from tpuserve_server.core.terms.counted import counted
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, Quarantined
-from tpuserve_server.core.terms.replacement import HUNG
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, Quarantined, counted
+from tpuserve_server.core.terms.server_state import HUNG
 from tpuserve_server.core.terms.types import ServableId
 
 # Ends that quarantine a version, each within WINDOW_S after the one before, or after the end of its pause.

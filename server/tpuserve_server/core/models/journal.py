@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 from tpuserve_server.core.models.ends import End, VersionEnds, read_ends, write_ends
 from tpuserve_server.core.system.form_records import FormRecords, VersionKey, new_file, shortened, version_key
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.replacement import HUNG
+from tpuserve_server.core.terms.server_state import HUNG
 from tpuserve_server.core.terms.types import ServableId
 
 # A suspect waits no longer for another one, which may hang: one hung model must not stop the others.

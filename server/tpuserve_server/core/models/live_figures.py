@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from tpuserve_server.core.terms.device_metrics import DeviceGauge
 from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId
 
 _NO_ERRORS: Final[Mapping[Code, float]] = MappingProxyType({})

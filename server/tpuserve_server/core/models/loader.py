@@ -11,11 +11,11 @@ from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.ends import VersionEnds
 from tpuserve_server.core.models.response_cache import VersionResponses
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import Servable
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import Precision, Signature, Tensors
 
 

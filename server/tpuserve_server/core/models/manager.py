@@ -12,8 +12,8 @@ from tpuserve_server.core.models.loader import Loaded, Loader
 from tpuserve_server.core.models.policy import Action, VersionSnapshot, next_action
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.unloads import Unloads
-from tpuserve_server.core.system.job_threads import JobThreads
-from tpuserve_server.core.system.version_timer import VersionTimer
+from tpuserve_server.core.system.threads import JobThreads
+from tpuserve_server.core.system.timers import VersionTimer
 from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import (
     Cancelled,
@@ -23,7 +23,7 @@ from tpuserve_server.core.terms.errors import (
     ResourceExhausted,
     ServingError,
 )
-from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.options import LoadOptions
 from tpuserve_server.core.terms.types import ServableId, State
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, TENSORFLOW_PLATFORM, ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.name_rules import check_name, check_path
-from tpuserve_server.core.terms.redaction import without_secrets
+from tpuserve_server.core.terms.storage import without_secrets
 
 # A URI with a scheme and a host, such as gs://bucket/model (tsl/platform/path.cc, ParseURI).
 _URI = re.compile(r"[a-zA-Z][0-9a-zA-Z.]*://")

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import Loaded
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.errors import ServingError, counted
 from tpuserve_server.core.terms.types import LoadProgress, Pending, ServableId, State, VersionStatus
 
 # A model may have dozens of signatures, and a signature dozens of lengths.

@@ -10,7 +10,7 @@ from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_record import ModelRecord, VersionRecord
 from tpuserve_server.core.models.readiness import why_not_ready
 from tpuserve_server.core.models.servable_handle import ServableHandle
-from tpuserve_server.core.system.listeners import Listeners
+from tpuserve_server.core.system.changes import Listeners
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.terms.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 

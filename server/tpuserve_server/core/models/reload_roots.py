@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, PermissionDenied
-from tpuserve_server.core.terms.reload_options import ReloadOptions
-from tpuserve_server.core.terms.uri import FILE_SCHEME, is_uri
+from tpuserve_server.core.terms.options import ReloadOptions
+from tpuserve_server.core.terms.storage import FILE_SCHEME, is_uri
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import Loaded, Loader
 from tpuserve_server.core.models.model_record import VersionRecord
 from tpuserve_server.core.models.registry import ModelRegistry
-from tpuserve_server.core.system.job_threads import JobThreads
-from tpuserve_server.core.system.version_timer import VersionTimer
+from tpuserve_server.core.system.threads import JobThreads
+from tpuserve_server.core.system.timers import VersionTimer
 from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import DeadlineExceeded
 from tpuserve_server.core.terms.types import ServableId

@@ -14,12 +14,12 @@ from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
 from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.serving.prepared import PreparedRequest
-from tpuserve_server.core.system.rare_timers import EARLY_S, RareTimers, RareTimersByLoop
+from tpuserve_server.core.system.timers import EARLY_S, RareTimers, RareTimersByLoop
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.terms.validation import (
     EXACT_SHAPES,

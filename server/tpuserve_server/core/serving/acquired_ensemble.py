@@ -7,11 +7,11 @@ from tpuserve_server.core.models.loader import HeldSteps
 from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.serving.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.serving.prepared import PreparedRequest
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.terms.validation import EXACT_SHAPES, ShapeRules, check_inputs, check_names, choose_outputs
 

@@ -8,7 +8,7 @@ from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.response import ResponseBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.system.freed_memory import LateTrim
+from tpuserve_server.core.system.memory import LateTrim
 from tpuserve_server.core.terms.deadline import Clock
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from tpuserve_server.core.models.loader import Loaded, LoadedVersion
 from tpuserve_server.core.terms.deadline import Clock, Deadline
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Traffic
 
 
 class OverloadGate:

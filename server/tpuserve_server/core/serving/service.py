@@ -15,8 +15,8 @@ from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.models.version_details import VersionDetails, details_of
 from tpuserve_server.core.serving.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.serving.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
-from tpuserve_server.core.system.listeners import Listeners
-from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.system.changes import Listeners
+from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import FailedPrecondition, NotFound, ServingError, Unavailable
 from tpuserve_server.core.terms.priority import Priority

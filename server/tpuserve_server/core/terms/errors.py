@@ -22,7 +22,7 @@
     ├── DataLoss
     └── Unauthenticated
 
-Each error has a canonical code and a message that clients may see. Only `frontends.status` maps a code to gRPC and
+Each error has a canonical code and a message that clients may see. Only `protocols.status` maps a code to gRPC and
 HTTP.
 """
 
@@ -259,3 +259,8 @@ _ERROR_BY_CODE: dict[int, type[ServingError]] = {error.code: error for error in 
 def error_for_code(code: int, message: str) -> ServingError:
     """Return the error for a library's canonical code, or Unknown for a number that gRPC does not define."""
     return _ERROR_BY_CODE.get(code, Unknown)(message)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes a plural `s` unless the number is 1: `1 row`, `1000 rows`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

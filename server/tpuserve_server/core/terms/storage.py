@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 # A version's number is an int64 (servable_id.h), parsed like absl::SimpleAtoi does.
 _NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -109,3 +109,25 @@ def parse_version(name: str) -> int | None:
         return None
     number = int(name)
     return number if number in _INT64 else None
+
+
+FILE_SCHEME: Final = "file://"
+
+
+def is_uri(path: str) -> bool:
+    """Return whether a base path is in a store."""
+    return "://" in path and not path.startswith(FILE_SCHEME)
+
+
+# User and password of a URI, up to the last "@" if a password contains a slash, and its query, which may have a key or
+# a signature (RFC 3986).
+_USER: Final = re.compile(r"(?<=//)[^/@\s]*(?::\S*)?@")
+_QUERY: Final = re.compile(r"(?<=\?)\S+")
+_HIDDEN: Final = "***"
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` with `***` for the user and the query of a URI."""
+    if "//" not in text:
+        return text
+    return _QUERY.sub(_HIDDEN, _USER.sub(f"{_HIDDEN}@", text))

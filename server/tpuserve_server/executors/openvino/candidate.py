@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tpuserve_formats.safety.graph import Graph, Node, read_graphs
-from tpuserve_server.core.system.background import run_in_background
-from tpuserve_server.core.system.freed_memory import trim_memory
-from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.system.memory import HostMemory, total_size, trim_memory
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer

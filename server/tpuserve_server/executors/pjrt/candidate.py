@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from tpuserve_server.core.system.garbage import settle_garbage_collector
-from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.memory import release_library_pages, settle_garbage_collector
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.device_metrics import DeviceMetrics
 from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Internal, ResourceExhausted, ServingError
-from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Refusal

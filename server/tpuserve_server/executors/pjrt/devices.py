@@ -13,8 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from tpuserve_formats.manifest.device import DeviceShardRule
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition, counted
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 

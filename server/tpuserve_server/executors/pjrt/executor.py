@@ -17,12 +17,10 @@ import numpy as np
 from jax.sharding import Sharding
 
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
-from tpuserve_server.core.system.background import run_in_background
-from tpuserve_server.core.terms.counted import counted
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.device_metrics import DeviceMetrics
-from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError
-from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError, counted
+from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.executors.pjrt.busy_time import BusyTime
 from tpuserve_server.executors.pjrt.device_health import DeviceHealth

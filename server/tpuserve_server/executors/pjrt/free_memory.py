@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
-from tpuserve_server.core.terms.device_metrics import DeviceGauge
 from tpuserve_server.core.terms.errors import ResourceExhausted
+from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.executors.pjrt.failures import device_errors
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")

@@ -12,8 +12,7 @@ from jax.sharding import Sharding
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_formats.manifest.tensor import DeviceTensor
 from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition, counted
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import device_errors

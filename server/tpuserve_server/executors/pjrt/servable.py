@@ -8,7 +8,7 @@ import jax
 from tpuserve_formats.manifest.device import DeviceHost, DeviceSignature
 from tpuserve_formats.manifest.tensor import ManifestTensor
 from tpuserve_formats.manifest.version import ManifestSignature
-from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable
 from tpuserve_server.core.terms.types import Signature, Tensors

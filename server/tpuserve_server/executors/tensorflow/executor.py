@@ -21,8 +21,8 @@ from tensorflow.python.framework.errors_impl import OpError
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_formats.safety.graph import Body, Graph, read_graphs
-from tpuserve_server.core.system.background import run_in_background
-from tpuserve_server.core.system.freed_memory import trim_memory
+from tpuserve_server.core.system.memory import trim_memory
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name

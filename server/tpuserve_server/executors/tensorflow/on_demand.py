@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.system.memory import HostMemory, total_size
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions, Tracer

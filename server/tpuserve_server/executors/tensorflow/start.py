@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from tpuserve_server.core.system.garbage import settle_garbage_collector
-from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.memory import release_library_pages, settle_garbage_collector
 
 # Lines that TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a notice of absl, and lines of level INFO.
 _FIRST_LINES = re.compile(rb"^(WARNING: All log messages before absl|I\d{4} ).*\n?", re.MULTILINE)

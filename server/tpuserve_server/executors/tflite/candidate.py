@@ -1,6 +1,6 @@
 """`--prefer_tflite_model`: prefers a version's `model.tflite` to its SavedModel, as in TensorFlow Serving."""
 
-from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.system.memory import HostMemory, total_size
 from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer

@@ -9,7 +9,7 @@ from tpuserve_server.access.certificate import CERTIFICATE_KEY, no_certificate
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Cancelled, Code
 from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch

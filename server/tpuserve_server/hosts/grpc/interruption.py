@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from tpuserve_server.core.system.cancellation import take_back
-from tpuserve_server.core.system.rare_timers import RareTimers, RareTimersByLoop
+from tpuserve_server.core.system.timers import RareTimers, RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, DeadlineExceeded
 from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure

@@ -1,17 +1,19 @@
 """LiveMeasurements: the figures of the last seconds, from differences between totals of the measurements."""
 
+import os
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionOrigin, VersionTraffic
-from tpuserve_server.core.system.process_usage import cpu_s, resident_bytes
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.device_metrics import DeviceGauge
 from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.metrics.bounds import BOTH_LATENCY_BOUNDS_S
 from tpuserve_server.observe.metrics.histogram import BucketCounts
@@ -184,3 +186,21 @@ class LiveMeasurements:
     def devices(self) -> Sequence[DeviceGauge]:
         """Return every device in use."""
         return self._measured.devices.gauges()
+
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+def cpu_s() -> float:
+    """Return the seconds of CPU time of all threads since the start of the process."""
+    return time.process_time()
+
+
+def resident_bytes() -> int | None:
+    """Return the memory of the process that is in RAM, or None if the system does not report it."""
+    try:
+        # In pages (proc_pid_statm(5)).
+        _, resident = _STATM.read_text().split()[:2]
+        return int(resident) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

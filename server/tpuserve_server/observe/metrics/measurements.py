@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.models.response_cache import CacheCounts, VersionResponses
-from tpuserve_server.core.terms.device_metrics import DeviceGauge
 from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
 from tpuserve_server.observe.metrics.counts import Counts

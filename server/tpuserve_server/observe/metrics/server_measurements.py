@@ -8,10 +8,7 @@ from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.sending import CUT_REASONS
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.build import Build
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
-from tpuserve_server.core.terms.server_state import ServerState
-from tpuserve_server.core.terms.traffic import Refusal, Traffic
+from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Refusal, ServerState, Traffic
 from tpuserve_server.core.terms.types import ServableId, State
 
 

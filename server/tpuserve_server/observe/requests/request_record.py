@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.observe.requests.stages import Stage, stages_of
 from tpuserve_server.observe.requests.trace_context import TraceContext
 

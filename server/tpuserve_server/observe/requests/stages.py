@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tpuserve_server.core.terms.batch_run import BatchRun, Departure
-from tpuserve_server.core.terms.task_times import TaskTimes
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 
 _MILLISECONDS: Final = 1e3
 

@@ -11,8 +11,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from tpuserve_server.core.terms.batch_run import BatchRun
-from tpuserve_server.core.terms.counted import counted
-from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.errors import Code, counted
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.requests.stages import started_runs

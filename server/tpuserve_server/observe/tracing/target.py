@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.redaction import without_secrets
+from tpuserve_server.core.terms.storage import without_secrets
 
 PATH: Final = "/v1/traces"
 _PREFIXES: Final = ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_")

@@ -9,7 +9,7 @@ import orjson
 
 from tpuserve_server.core.batching.queue_depth import QueueDepth
 from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionTraffic, Window
-from tpuserve_server.core.system.change_event import ChangeEvent
+from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.errors import Unavailable
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.protocols.console.slow_document import describe_slow

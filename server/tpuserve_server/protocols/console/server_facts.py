@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpuserve_server.core.terms.build import Build
+from tpuserve_server.core.terms.server_state import Build
 
 
 @dataclass(frozen=True, slots=True)

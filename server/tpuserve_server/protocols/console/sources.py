@@ -7,8 +7,8 @@ from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.core.models.live_figures import LiveFigures
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
 from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.observe.requests.slow_requests import SlowRequests
 from tpuserve_server.protocols.console.addresses import Addresses
 from tpuserve_server.protocols.console.server_facts import ServerFacts

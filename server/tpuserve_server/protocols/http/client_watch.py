@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.system.cancellation import take_back
-from tpuserve_server.core.system.rare_timers import RareTimers
+from tpuserve_server.core.system.timers import RareTimers
 from tpuserve_server.protocols.http.errors import ClientGone
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import orjson
 
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.types import Array
 
 # orjson holds the GIL for a millisecond at most to write so many numbers and lists.

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, Signature, Tensors
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json

@@ -14,7 +14,7 @@ import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.batching.padding import empty_aligned
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json.body import JsonValue, parse_json

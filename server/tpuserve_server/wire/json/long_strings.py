@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json.body import parse_json

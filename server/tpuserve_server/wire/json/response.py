@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 
 from tpuserve_formats.dtypes import BY_DTYPE, type_name
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, RowSplits, Tensors
 from tpuserve_server.wire.json.array_text import Column, array_text, base64_text, column_nodes, dumps, string_text

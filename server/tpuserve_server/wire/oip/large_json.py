@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.system.yielding import let_others_run
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.large import MEDIUM_BYTES
 from tpuserve_server.wire.json.layout import Layout, Span

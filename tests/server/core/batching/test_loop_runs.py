@@ -22,8 +22,8 @@ from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.terms.errors import InvalidArgument, Unavailable
+from tpuserve_server.core.terms.options import WatchdogOptions
 from tpuserve_server.core.terms.types import ServableId, Signature
-from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
 
 A, B = ServableId("a", 1), ServableId("b", 1)
 BUCKETS = (1, 2, 4, 8)

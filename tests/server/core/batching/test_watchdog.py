@@ -22,9 +22,9 @@ from tpuserve_server.core.terms.errors import (
     ServingError,
     Unavailable,
 )
-from tpuserve_server.core.terms.replacement import Replacement
+from tpuserve_server.core.terms.options import WatchdogOptions
+from tpuserve_server.core.terms.server_state import Replacement
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.core.terms.watchdog_options import WatchdogOptions
 
 LIMIT_S = 300.0
 REPLACE_S = 60.0

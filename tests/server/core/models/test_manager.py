@@ -16,7 +16,7 @@ from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
 from tpuserve_server.core.terms.errors import FailedPrecondition, NotFound, Quarantined, Unavailable
-from tpuserve_server.core.terms.load_options import LoadOptions
+from tpuserve_server.core.terms.options import LoadOptions
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
 

@@ -9,7 +9,7 @@ from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument, PermissionDenied, ServingError
-from tpuserve_server.core.terms.reload_options import ReloadOptions
+from tpuserve_server.core.terms.options import ReloadOptions
 
 
 def started_with(*base_paths: str, log: str | None = None, roots: ReloadRoots | None = None) -> ReloadRoots:

@@ -16,7 +16,7 @@ from tpuserve_server.core.models.loader import Loaded, LoadedVersion
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import TooLate
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.core.terms.types import ServableId
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.system.library_pages import release_library_pages
+from tpuserve_server.core.system.memory import release_library_pages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="smaps is Linux's")
 

@@ -16,7 +16,7 @@ from tests.support.fake_device import RecordingMetrics
 from tests.support.saved_models import save_function, save_mlp, write_manifest
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.servable import Servable, VersionFiles

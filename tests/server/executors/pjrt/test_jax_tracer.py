@@ -9,7 +9,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.fake_device import FakeClock
 from tests.support.trace_events import find_facts
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.tracer import TraceOptions

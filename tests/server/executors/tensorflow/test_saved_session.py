@@ -87,7 +87,7 @@ LOAD_TWICE = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from tpuserve_server.core.system.background import run_in_background
+from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions

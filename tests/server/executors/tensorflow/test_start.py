@@ -15,7 +15,7 @@ import gc, logging, sys, threading
 from pathlib import Path
 import numpy as np
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.system.host_memory import HostMemory
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow.options import TensorFlowOptions

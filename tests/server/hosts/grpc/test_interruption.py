@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.fakes import FakeClock
-from tpuserve_server.core.system.rare_timers import RareTimersByLoop
+from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Code, DeadlineExceeded
 from tpuserve_server.hosts.grpc.failure import RpcFailure

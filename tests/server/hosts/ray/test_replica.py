@@ -11,11 +11,9 @@ from tpuserve_server.access.access import OPEN
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import NotFound, TooLate
-from tpuserve_server.core.terms.replacement import Replacement
-from tpuserve_server.core.terms.traffic import Traffic
+from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of

@@ -9,7 +9,7 @@ from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.models.live_figures import RecentFigures, VersionOrigin, VersionTraffic
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
+from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements, cpu_s, resident_bytes
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 
@@ -118,3 +118,14 @@ def test_origins_have_the_device_and_the_warm_up(measured: Measured) -> None:
     measured.metrics.devices.device_chosen(servable=ID, device="cpu", fallback="no_programs")
     measured.metrics.version_warmed(servable=other, path=Path("/m/4"), records=3, duration_s=0.5)
     assert measured.live.origins() == {ID: VersionOrigin("cpu", "no_programs"), other: VersionOrigin("", "", 0.5, 3)}
+
+
+def test_cpu_time_grows() -> None:
+    before_s = cpu_s()
+    while cpu_s() == before_s:
+        sum(range(1000))
+    assert cpu_s() > before_s
+
+
+def test_the_resident_memory_is_that_of_a_process_with_numpy() -> None:
+    assert (resident_bytes() or 0) > 10 << 20

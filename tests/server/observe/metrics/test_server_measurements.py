@@ -17,12 +17,10 @@ from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.sending import ResponseCut
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.build import Build
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ResourceExhausted
+from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Traffic
 from tpuserve_server.core.terms.storage import VersionLocation
-from tpuserve_server.core.terms.traffic import Traffic
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.server_measurements import ServerParts

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog, fields_of
 from tpuserve_server.observe.requests.access_log_options import AccessLogOptions

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tpuserve_server.core.terms.batch_run import BatchRun, Departure
-from tpuserve_server.core.terms.task_times import TaskTimes
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.stages import Stage, stages_of
 

@@ -1,8 +1,7 @@
 """Records of ended requests for tests."""
 
-from tpuserve_server.core.terms.batch_run import BatchRun, Departure
+from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.requests.trace_context import TraceContext

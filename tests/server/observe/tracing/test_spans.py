@@ -6,8 +6,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tests.server.observe.tracing.records import ENDED_UNIX_S, SERVABLE, make_record, make_run, make_trace
 from tests.support.otlp_receiver import attributes_of
+from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.core.terms.task_times import TaskTimes
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.tracing.export import BatchSpans, request_spans

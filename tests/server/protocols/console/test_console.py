@@ -17,7 +17,7 @@ from tests.support.stuck_gauge import StuckGauge
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.access.options import IdentityOptions
-from tpuserve_server.core.terms.certificate_status import CertificateStatus
+from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.protocols.console.console import Console, describe_status
 from tpuserve_server.protocols.console.event_feed import describe_snapshot
 from tpuserve_server.protocols.control import Control

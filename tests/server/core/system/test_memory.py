@@ -1,9 +1,13 @@
+import gc
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.system.host_memory import HostMemory, total_size
+from tpuserve_server.core.system.memory import HostMemory, settle_garbage_collector, total_size
 from tpuserve_server.core.terms.errors import ResourceExhausted
 
 GIB = 2**30
@@ -101,3 +105,59 @@ def test_sizes_of_files_and_folders_add_up(tmp_path: Path) -> None:
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
     assert total_size(tmp_path / "saved_model.pb", tmp_path / "variables", tmp_path / "absent") == 7 + 2**43
+
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="glibc on Linux")
+
+# Threads free 100 MB twice. The second time needs no new pages, because the heap has kept those of the first.
+PROGRAM = """
+import os, resource, sys, threading
+from tpuserve_server.core.system.memory import keep_freed_memory, trim_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def fill():
+    bytearray(b"x") * 100_000_000
+def run():
+    thread = threading.Thread(target=fill); thread.start(); thread.join()
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
+run()
+before = faults()
+run()
+new, kept_mb = faults() - before, resident_mb()
+trim_memory()
+print(new > 10_000, kept_mb > 90, resident_mb() > 90)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "variables", "expected"),
+    [
+        ("keep", {}, "False True False"),
+        ("default", {}, "True False False"),
+        ("keep", {"MALLOC_ARENA_MAX": "4"}, "True False False"),
+    ],
+    ids=["kept", "default", "the operator's options"],
+)
+def test_a_run_reuses_the_memory_of_the_last_one(mode: str, variables: dict[str, str], expected: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    command = [sys.executable, "-c", PROGRAM, mode]
+    done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
+
+
+def test_what_is_there_at_the_start_is_never_collected_again() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        # The default of Python 3.11 and 3.12. Python 3.13's default is the server's setting.
+        gc.set_threshold(700, 10, 10)
+        settle_garbage_collector()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > 700
+    finally:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as tests/conftest.py does
+        gc.set_threshold(*thresholds)
