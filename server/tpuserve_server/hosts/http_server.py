@@ -20,7 +20,6 @@ from tpuserve_server.hosts.addresses import heed_new_connections, ignore_new_con
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
-from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS
 from tpuserve_server.hosts.limits import (
     IDLE_CONNECTION_S,
     MAX_HEADERS_COUNT,
@@ -29,6 +28,7 @@ from tpuserve_server.hosts.limits import (
     find_connection_limit,
 )
 from tpuserve_server.hosts.tls import TlsOptions, private_file
+from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -278,7 +278,7 @@ def _config(options: HostOptions) -> h2corn.Config:
                 timeout_request_body_idle=REQUEST_TIMEOUT_S,
                 h2_timeout_response_stall=options.write_timeout_s,
             )
-            for path in sorted(INFERENCE_METHODS)
+            for path in sorted(INFERENCE_PATHS)
         ),
         timeout_handshake=min(options.header_timeout_s, _HANDSHAKE_S),
         timeout_request_header=options.header_timeout_s,

@@ -6,7 +6,8 @@ from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.hosts.grpc.asgi import answer
 from tpuserve_server.hosts.grpc.failure import RpcFailure
-from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, INFERENCE_METHODS
+from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS
+from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 from tpuserve_server.protocols.http.response import error_body
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class RateLimit:
     def is_over(self, scope: "Scope") -> bool:
         """Count a request, and return whether it is one of inference over the limit."""
         path = scope["path"]
-        if path not in INFERENCE_METHODS and not path.endswith(INFERENCE_ENDS):
+        if path not in INFERENCE_PATHS and not path.endswith(INFERENCE_ENDS):
             return False
         now_s = self._clock.monotonic_s()
         self._tokens = min(self._tokens + (now_s - self._filled_s) * self._rate, self._most)

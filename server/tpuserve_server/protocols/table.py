@@ -21,6 +21,7 @@ from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Resourc
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
+from tpuserve_server.protocols.grpc_methods import LARGE_PATHS
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_grpc.table import OIP_SERVICE, oip_methods
 from tpuserve_server.protocols.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
@@ -132,17 +133,6 @@ _SERVICES = (
     V1_SERVICE,
     V1ALPHA_SERVICE,
 )
-# Methods with messages up to the host's limit. All others take small messages.
-_LARGE = frozenset(
-    (
-        f"/{PREDICTION_SERVICE.full_name}/Predict",
-        f"/{PREDICTION_SERVICE.full_name}/Classify",
-        f"/{PREDICTION_SERVICE.full_name}/Regress",
-        f"/{PREDICTION_SERVICE.full_name}/MultiInference",
-        f"/{OIP_SERVICE}/ModelInfer",
-        f"/{OIP_SERVICE}/ModelStreamInfer",
-    )
-)
 
 
 def rpc_table(
@@ -230,7 +220,7 @@ def rpc_table(
         f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
         f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
     }
-    return limit_messages(table, _LARGE)
+    return limit_messages(table, LARGE_PATHS)
 
 
 def _profiler_methods(tracer: Tracer) -> dict[str, UnaryMethod]:

@@ -5,7 +5,6 @@ from typing import Final
 
 from tpuserve_server.access.caller import CallerModels
 from tpuserve_server.core.terms.errors import Unimplemented
-from tpuserve_server.hosts.ray.methods import SINGLE_REPLICA
 from tpuserve_server.protocols.guard import Attempt
 
 # The only POST requests of the Open Inference Protocol that change nothing.
@@ -42,6 +41,6 @@ class ReplicaRule:
 
 def _changes_replica(attempt: Attempt) -> bool:
     if attempt.protocol == "grpc":
-        return attempt.path.rpartition("/")[2] in SINGLE_REPLICA
+        return attempt.access.is_control
     path = attempt.path.lower().rstrip("/")
     return attempt.method == "POST" and path.startswith("/v2/") and not path.endswith(_READING)

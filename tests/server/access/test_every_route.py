@@ -15,6 +15,7 @@ from tests.support.server_routes import ServerRoute, routes_of
 from tpuserve_server.access.role import Role
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Unauthenticated
+from tpuserve_server.protocols.grpc_methods import METHODS
 from tpuserve_server.protocols.guarded import GuardedMethod, GuardedUnary, UnaryHandler
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.startup.app import Server, build
@@ -81,6 +82,12 @@ def headers_of(keys: KeyFile, credential: str) -> dict[str, str]:
             return {"authorization": "Basic ???"}
         case _:
             return keys.bearer(credential)
+
+
+def test_the_table_of_methods_has_a_line_for_each(server: Server) -> None:
+    assert {path: isinstance(method, GuardedUnary) for path, method in server.rpc.items()} == {
+        method.path: not method.is_stream for method in METHODS
+    }
 
 
 async def ask_rest(server: Server, method: str, path: str, headers: dict[str, str]) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuserve_server.access.access import ANY_ROLE, OPEN
+from tpuserve_server.access.access import ANY_ROLE, CONTROL, OPEN, PREDICT
 from tpuserve_server.access.caller import set_caller
 from tpuserve_server.access.identity import Identity, ModelNames
 from tpuserve_server.access.role import Role
@@ -28,7 +28,7 @@ async def _never(model_id: str) -> None:
     ],
 )
 async def test_a_change_of_one_replica_is_refused(protocol: str, method: str, path: str) -> None:
-    attempt = Attempt(protocol, method, path, {}, ANY_ROLE)  # type: ignore[arg-type]  # one of the two
+    attempt = Attempt(protocol, method, path, {}, CONTROL)  # type: ignore[arg-type]  # one of the two
     with pytest.raises(Unimplemented, match="would change one replica of Ray Serve alone"):
         await ReplicaRule(str, _never).check(attempt)
 
@@ -45,7 +45,7 @@ async def test_a_change_of_one_replica_is_refused(protocol: str, method: str, pa
     ],
 )
 async def test_other_requests_pass(protocol: str, method: str, path: str) -> None:
-    attempt = Attempt(protocol, method, path, {}, ANY_ROLE)  # type: ignore[arg-type]  # one of the two
+    attempt = Attempt(protocol, method, path, {}, PREDICT)  # type: ignore[arg-type]  # one of the two
     await ReplicaRule(str, _never).check(attempt)
 
 

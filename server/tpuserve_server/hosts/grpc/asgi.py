@@ -26,10 +26,11 @@ from tpuserve_server.hosts.grpc.headers import (
 from tpuserve_server.hosts.grpc.interruption import Interruption
 from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
+from tpuserve_server.hosts.inference_paths import OVERLOADED
 from tpuserve_server.hosts.unread_response import SMALL_BYTES
 from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
+from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 from tpuserve_server.protocols.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.rpc import CallContext, Trailers
@@ -169,7 +170,7 @@ class GrpcOverAsgi:
     ) -> bytes | RpcFailure:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
-        if self._gate.may_refuse and path in INFERENCE_METHODS:
+        if self._gate.may_refuse and path in INFERENCE_PATHS:
             late_s = self._gate.lateness_s(context.deadline)
             if late_s:
                 return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)

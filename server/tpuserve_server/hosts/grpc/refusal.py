@@ -7,7 +7,8 @@ from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import Code, Internal
 from tpuserve_server.hosts.grpc.failure import PUSHBACK, pushback_ms
 from tpuserve_server.hosts.grpc.headers import deadline_of, encode_message
-from tpuserve_server.hosts.inference_paths import INFERENCE_METHODS, OVERLOADED
+from tpuserve_server.hosts.inference_paths import OVERLOADED
+from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 
 if TYPE_CHECKING:
     from starlette.types import Message, Scope, Send
@@ -28,7 +29,7 @@ def lateness_s(gate: OverloadGate, scope: "Scope", headers: dict[bytes, bytes], 
     A call with a malformed timeout is accepted: it gets an error for it later.
     """
     timeout = headers.get(b"grpc-timeout")
-    if timeout is None or scope["path"] not in INFERENCE_METHODS:
+    if timeout is None or scope["path"] not in INFERENCE_PATHS:
         return 0.0
     try:
         deadline = deadline_of(timeout, clock)

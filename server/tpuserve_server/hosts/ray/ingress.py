@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of
+from tpuserve_server.protocols.grpc_methods import IN_RAY, GrpcMethod
 
 # Metadata key in which the replica gets the client's remaining time. gRPC reserves the name, so no client can send it.
 TIMEOUT: Final = "grpc-timeout"
@@ -28,22 +28,18 @@ def add_tpuserve_services(servicer: object, server: grpc.aio.Server) -> None:
 
     Ray replaces the functions of `servicer` with its own, which call the replica.
     """
-    for service in UNARY:
-        unary = {path_of(service, name): _unary_handler(servicer, name) for name in UNARY[service]}
-        streams = {path_of(service, name): _stream_handler(servicer, name) for name in STREAMS.get(service, ())}
-        server.add_generic_rpc_handlers((IngressHandler({**unary, **streams}),))
+    handlers = {method.path: _handler(method, getattr(servicer, method.name)) for method in IN_RAY}
+    server.add_generic_rpc_handlers((IngressHandler(handlers),))
 
 
-def _unary_handler(servicer: object, name: str) -> Handler:
-    return grpc.unary_unary_rpc_method_handler(getattr(servicer, name))
-
-
-def _stream_handler(servicer: object, name: str) -> Handler:
-    return grpc.stream_stream_rpc_method_handler(getattr(servicer, name))
+def _handler(method: GrpcMethod, function: Handler) -> Handler:
+    if method.is_stream:
+        return grpc.stream_stream_rpc_method_handler(function)
+    return grpc.unary_unary_rpc_method_handler(function)
 
 
 class IngressHandler(grpc.GenericRpcHandler):
-    """Handlers of one service by path.
+    """Handlers by path.
 
     Ray's server reads `_method_handlers` of the handlers that it gets, and assigns the same handlers with its functions
     (ray/serve/_private/grpc_util.py, gRPCGenericServer). `service` wraps whatever functions are there.
@@ -53,7 +49,7 @@ class IngressHandler(grpc.GenericRpcHandler):
         self._method_handlers = methods
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a method path, or None for a path of another service."""
+        """Return the handler of a method path, or None for an unknown path."""
         handler = self._method_handlers.get(handler_call_details.method)
         if handler is None:
             return None

@@ -1,4 +1,4 @@
-"""Replica: the class that Ray Serve runs in each replica. Its gRPC methods have the names of `hosts/ray/methods.py`."""
+"""Replica: the class that Ray Serve runs in each replica. It has a function for each gRPC method."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from tpuserve_server.hosts.application import Application
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized
 from tpuserve_server.hosts.ray.queue_wait_policy import QUEUE_WAIT
+from tpuserve_server.protocols.grpc_methods import IN_RAY
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,10 +43,6 @@ class WithLifespan:
 
 
 _log = logging.getLogger(__name__)
-
-_PREDICTION = "/tensorflow.serving.PredictionService"
-_MODEL = "/tensorflow.serving.ModelService"
-_OIP = "/inference.GRPCInferenceService"
 
 
 class Models(Protocol):
@@ -82,7 +79,7 @@ class Replica:
     def __init__(self, build: Callable[[], Parts]) -> None:
         """Build the application, without loading a model."""
         self._parts = build()
-        self._calls = ReplicaCalls(self._parts.application.rpc, self._parts.max_message_bytes, SystemClock())
+        self.calls = ReplicaCalls(self._parts.application.rpc, self._parts.max_message_bytes, SystemClock())
         self._replaced: asyncio.Task[object] | None = None
 
     async def __serve_build_asgi_app__(self) -> "ASGIApp":
@@ -128,65 +125,27 @@ class Replica:
         self._parts.application.drain()
         await self._parts.application.stop()
 
-    async def Predict(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_PREDICTION}/Predict", request, grpc_context)
 
-    async def Classify(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_PREDICTION}/Classify", request, grpc_context)
+def _unary(path: str) -> Callable[[Replica, bytes | Serialized, ReplicaContext], Awaitable[Response]]:
+    # Ray finds the context by the name of the parameter.
+    async def call(self: Replica, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
+        return await self.calls.unary(path, request, grpc_context)
 
-    async def Regress(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_PREDICTION}/Regress", request, grpc_context)
+    return call
 
-    async def MultiInference(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_PREDICTION}/MultiInference", request, grpc_context)
 
-    async def GetModelMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_PREDICTION}/GetModelMetadata", request, grpc_context)
-
-    async def GetModelStatus(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_MODEL}/GetModelStatus", request, grpc_context)
-
-    async def HandleReloadConfigRequest(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_MODEL}/HandleReloadConfigRequest", request, grpc_context)
-
-    async def ModelInfer(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ModelInfer", request, grpc_context)
-
-    async def ServerLive(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ServerLive", request, grpc_context)
-
-    async def ServerReady(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ServerReady", request, grpc_context)
-
-    async def ServerMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ServerMetadata", request, grpc_context)
-
-    async def ModelReady(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ModelReady", request, grpc_context)
-
-    async def ModelMetadata(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ModelMetadata", request, grpc_context)
-
-    async def ModelConfig(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ModelConfig", request, grpc_context)
-
-    async def ModelStatistics(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/ModelStatistics", request, grpc_context)
-
-    async def RepositoryIndex(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/RepositoryIndex", request, grpc_context)
-
-    async def RepositoryModelLoad(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/RepositoryModelLoad", request, grpc_context)
-
-    async def RepositoryModelUnload(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary(f"{_OIP}/RepositoryModelUnload", request, grpc_context)
-
-    async def Check(self, request: bytes | Serialized, grpc_context: ReplicaContext) -> Response:
-        return await self._calls.unary("/grpc.health.v1.Health/Check", request, grpc_context)
-
-    async def ModelStreamInfer(
-        self, requests: AsyncIterator[bytes | Serialized], grpc_context: ReplicaContext
+def _stream(
+    path: str,
+) -> Callable[[Replica, AsyncIterator[bytes | Serialized], ReplicaContext], AsyncIterator[Response]]:
+    async def call(
+        self: Replica, requests: AsyncIterator[bytes | Serialized], grpc_context: ReplicaContext
     ) -> AsyncIterator[Response]:
-        async for response in self._calls.stream(f"{_OIP}/ModelStreamInfer", requests, grpc_context):
+        async for response in self.calls.stream(path, requests, grpc_context):
             yield response
+
+    return call
+
+
+# Ray calls the function of the replica that has the method's name.
+for _method in IN_RAY:
+    setattr(Replica, _method.name, _stream(_method.path) if _method.is_stream else _unary(_method.path))

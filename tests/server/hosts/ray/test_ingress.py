@@ -9,7 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from tpuserve_server.hosts.ray.ingress import TIMEOUT, IngressHandler, add_tpuserve_services
-from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of
+from tpuserve_server.protocols.grpc_methods import IN_RAY
 
 _PATH, _STREAM = "/service/Method", "/service/Stream"
 # grpcio leaves the contexts of calls untyped.
@@ -123,7 +123,6 @@ def test_every_method_of_every_service_is_registered() -> None:
 
     server = Server()
     add_tpuserve_services(Servicer(), server)  # type: ignore[arg-type]  # the method that it calls
-    named = [(service, name) for table in (UNARY, STREAMS) for service, names in table.items() for name in names]
-    assert server.paths == {path_of(*each) for each in named}
+    assert server.paths == {method.path for method in IN_RAY}
     # Ray finds the replica's method by its name alone.
-    assert len({name for _, name in named}) == len(named)
+    assert len({method.name for method in IN_RAY}) == len(IN_RAY)

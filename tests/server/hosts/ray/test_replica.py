@@ -16,8 +16,8 @@ from tpuserve_server.core.terms.errors import NotFound, TooLate
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.ray.methods import STREAMS, UNARY, path_of
 from tpuserve_server.hosts.ray.replica import Parts, Replica
+from tpuserve_server.protocols.grpc_methods import IN_RAY, GrpcMethod
 from tpuserve_server.protocols.guarded import admit_every_call
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 
@@ -78,11 +78,11 @@ class Application:
         self.sending = SendingBudget(1000, 1000, 30, SystemClock())
         self.traffic = Traffic()
         self.overload_gate = OverloadGate(tuple, self.traffic, SystemClock())
-        names = [path_of(service, name) for service, names in UNARY.items() for name in names]
-        streams = [path_of(service, name) for service, names in STREAMS.items() for name in names]
         table: RpcTable = {
-            **{path: UnaryMethod(self._unary(path), OPEN) for path in names},
-            **{path: StreamMethod(self._stream, OPEN) for path in streams},
+            method.path: StreamMethod(self._stream, OPEN)
+            if method.is_stream
+            else UnaryMethod(self._unary(method.path), OPEN)
+            for method in IN_RAY
         }
         self.rpc = admit_every_call(table)
 
@@ -152,23 +152,27 @@ async def _started(application: Application) -> Replica:
     return replica
 
 
-@pytest.mark.parametrize(("service", "name"), [(service, name) for service, names in UNARY.items() for name in names])
-async def test_every_method_has_the_name_of_its_path(service: str, name: str) -> None:
+def _method(replica: Replica, name: str) -> Any:  # noqa: ANN401 - the replica gets its functions from a table
+    return getattr(replica, name)
+
+
+@pytest.mark.parametrize("method", [method for method in IN_RAY if not method.is_stream])
+async def test_every_method_has_the_name_of_its_path(method: GrpcMethod) -> None:
     context = Context()
-    response = await getattr(_replica(Application()), name)(b"request", context)
-    assert response.SerializeToString() == f"{path_of(service, name)} request".encode()
+    response = await _method(_replica(Application()), method.name)(b"request", context)
+    assert response.SerializeToString() == f"{method.path} request".encode()
     assert (context.code, context.trailers) == (None, [])
 
 
 async def test_a_parsed_request_is_serialized_again() -> None:
-    response = await _replica(Application()).Predict(Message(), Context())
+    response = await _method(_replica(Application()), "Predict")(Message(), Context())
     assert response.SerializeToString().endswith(b" parsed")
 
 
 async def test_the_method_gets_deadline_client_and_metadata() -> None:
     application = Application()
-    await _replica(application).Predict(b"", Context(grpc_timeout="5000m", x_key="value", x_name="中"))
-    await _replica(application).Predict(b"", Context())
+    await _method(_replica(application), "Predict")(b"", Context(grpc_timeout="5000m", x_key="value", x_name="中"))
+    await _method(_replica(application), "Predict")(b"", Context())
     first, second = application.contexts
     assert 0 < first.deadline.remaining_s(SystemClock().monotonic_s()) <= 5
     assert first.find_client() == "192.0.2.1"
@@ -187,7 +191,7 @@ async def test_the_method_gets_deadline_client_and_metadata() -> None:
 )
 async def test_a_failure_is_a_status_and_no_exception(body: bytes, code: StatusCode, details: str) -> None:
     context = Context()
-    response = await _replica(Application()).Predict(body, context)
+    response = await _method(_replica(Application()), "Predict")(body, context)
     assert (response.SerializeToString(), context.code, context.details) == (b"", code, details)
     assert (("grpc-retry-pushback-ms", "500") in context.trailers) == (body == b"busy")
 
@@ -198,7 +202,7 @@ async def test_a_stream_answers_until_its_failure() -> None:
             yield request
 
     context = Context()
-    stream = _replica(Application()).ModelStreamInfer(requests(), context)
+    stream = _method(_replica(Application()), "ModelStreamInfer")(requests(), context)
     assert [response.SerializeToString() async for response in stream] == [b"a", b"b", b""]
     assert (context.code, context.details) == (StatusCode.NOT_FOUND, "no such model")
 
