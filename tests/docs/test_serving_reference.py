@@ -3,17 +3,15 @@
 import re
 from pathlib import Path
 
-import click
-
 from tests.deploy.dockerfile import ROOT
-from tests.docs.flag_table import flag_table, written_table
 from tests.docs.metric_table import exposed_name, table_names, tables, write_tables
 from tests.support.measured import ID, finish, run_batch
+from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.observe.metrics.catalogue import CATALOGUE
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
-from tpuserve_server.startup.command import serve
-from tpuserve_server.startup.flag_command import UNNEEDED
+from tpuserve_server.startup.flag_help import HELP, SHOWN_DEFAULTS
+from tpuserve_server.startup.settings import flags
 
 FLAGS = (ROOT / "docs/reference/server-flags.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
@@ -26,23 +24,51 @@ def table_rows(page: str) -> list[list[str]]:
     ]
 
 
-def test_every_flag_is_listed_with_its_default() -> None:
-    listed = {row[0].split("`")[1]: row[1] for row in table_rows(FLAGS) if row[0].startswith("`--")}
-    flags = {option.opts[0]: option for option in serve.params if isinstance(option, click.Option)}
-    for elsewhere in ("--version", *(f"--{flag.name}" for flag in UNNEEDED)):
-        del flags[elsewhere]
-    assert listed.keys() == flags.keys()
-    for name, option in flags.items():
-        if isinstance(option.default, bool):
-            assert listed[name] == str(option.default).lower()
-        elif isinstance(option.default, int | float):
-            assert listed[name] == f"{option.default:g}" or listed[name] == str(option.default)
-        elif isinstance(option.default, str) and option.default:
-            assert listed[name] == option.default
+def test_every_flag_is_listed_in_its_section_with_its_default() -> None:
+    listed: list[tuple[str, str, str]] = []
+    section = ""
+    for line in FLAGS.splitlines():
+        if heading := re.match(r"\| \*\*(\w+)\*\*", line):
+            section = heading[1]
+        elif line.startswith("| `--"):
+            name, default, _ = (cell.strip() for cell in re.sub(r"\|\s+\|", "| - |", line).strip("|").split("|"))
+            listed.append((section, name, "" if default == "-" else default))
+    assert [(section, name.split("`")[1]) for section, name, _ in listed] == [
+        *((flag.setting.section, f"--{flag.name}") for flag in flags()),
+        ("Access", "--check_config"),
+    ]
+    for flag, (_, name, default) in zip(flags(), listed, strict=False):
+        assert name.endswith("★") == (flag.name in UPSTREAM_FLAGS), name
+        # The page writes code and links into the words.
+        assert _plain(flag.shown_default or _default(flag.default)) in _plain(default), name
 
 
-def test_the_table_of_flags_is_made_of_their_declarations() -> None:
-    assert written_table(FLAGS) == flag_table(), "Run: python -m tests.docs.flag_table"
+def test_every_further_variable_of_a_flag_is_in_its_row() -> None:
+    rows = {line.split("`")[1]: line for line in FLAGS.splitlines() if line.startswith("| `--")}
+    missing = [
+        variable
+        for flag in flags()
+        for variable in flag.setting.variables
+        if f"also `{variable}`" not in rows[f"--{flag.name}"]
+    ]
+    assert not missing
+
+
+def test_every_flag_of_the_core_has_a_line_of_help_and_no_other() -> None:
+    assert {flag.name for flag in flags() if not flag.setting.help} == set(HELP)
+    assert set(HELP) >= set(SHOWN_DEFAULTS)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value if value is not None else "")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
 
 
 def test_every_metric_is_listed_with_its_type() -> None:

@@ -30,8 +30,6 @@ class IdentityOptions:
             "Access",
             "File with the API keys and client certificates, their roles and models. If this flag or another one of "
             "this section is set, every request except probes needs a role.",
-            page=f"file with the API keys and client certificates, their roles and models ({_GUIDE}). With this flag "
-            "or another one of this section, every request except probes needs a role",
         ),
     ] = None
     jwt_jwks_file: Annotated[
@@ -50,8 +48,6 @@ class IdentityOptions:
             "Access",
             "Claim of a token with its roles, as a list or a text with spaces. Dots lead into objects, such as "
             "realm_access.roles.",
-            page="claim of a token with its roles, as a list or a text with spaces; dots lead into objects, such as "
-            "`realm_access.roles`",
             min_length=1,
         ),
     ] = "roles"
@@ -69,8 +65,6 @@ class IdentityOptions:
             "Access",
             "Roles of clients without credentials, such as predict,read. None of them if another flag of this section "
             "is set.",
-            page="roles of clients without credentials, such as `predict,read`; none if another flag of this section "
-            "is set",
             parse=_parse_roles,
         ),
     ] = None

@@ -17,8 +17,5 @@ class SafetyOptions:
             "Operations that models may have although they read or write files, run Python, reach other processes or "
             "are unknown, separated by commas. For models of trusted authors.",
             shown_default="none",
-            page="operations that models may have although they read or write files, run Python, reach other processes "
-            "or are unknown, separated by commas ([model safety](../how-to/operate/model-safety.md))",
-            page_default="none",
         ),
     ] = ()

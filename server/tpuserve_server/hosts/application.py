@@ -39,10 +39,6 @@ class HostOptions:
             "Listening",
             "Allow other servers with this flag on the same ports, which share their connections, or replace this one "
             "without losing requests. The ports open after every model has loaded or failed. Linux only.",
-            page="allow other servers with this flag on the same ports, which "
-            "[share their connections](../how-to/operate/run.md#more-load-than-one-server-can-take), or "
-            "[replace this one](../how-to/operate/restart.md) without losing requests; the ports open after every "
-            "model has loaded or failed; Linux only",
         ),
     ] = False
     replace_pid: Annotated[
@@ -50,8 +46,6 @@ class HostOptions:
         Setting(
             "Listening",
             "Process id of a running server with --reuse_port: it gets SIGTERM once this server listens on its ports.",
-            page="process id of a running server with `--reuse_port`: it gets SIGTERM once this server listens on its "
-            "ports ([restart](../how-to/operate/restart.md))",
             at_least=1,
         ),
     ] = None
@@ -111,12 +105,7 @@ class HostOptions:
     ] = 30.0
 
     max_connections: Annotated[
-        int,
-        Setting(
-            "Operations",
-            "Maximum number of client connections. More wait until others close.",
-            at_least=1,
-        ),
+        int, Setting("Operations", "Maximum number of client connections. More wait until others close.", at_least=1)
     ] = 10_000
     max_requests_per_s: Annotated[
         float,

@@ -16,7 +16,5 @@ class ControlOptions:
             "Operations",
             "Clients that may reload, load and unload models, record profiles and change log settings: those on this "
             "machine (loopback addresses and the UNIX socket), or any.",
-            page="clients that may reload, load and unload models, record profiles and change log settings: `loopback` "
-            "(loopback addresses and the UNIX socket), or `any`",
         ),
     ] = "loopback"

@@ -157,8 +157,8 @@ def _option(flag: Flag) -> click.Option:
     return _FlagOption(
         [f"--{flag.name}"],
         default=_default(flag),
-        help=flag.setting.help,
-        show_default=flag.setting.shown_default or True,
+        help=flag.help,
+        show_default=flag.shown_default or True,
         envvar=_variables(flag),
         **_kind(flag.type),
         **profile,

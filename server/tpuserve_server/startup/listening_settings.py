@@ -40,23 +40,11 @@ class ListeningSettings:
 
     port: Annotated[int, Setting("Listening", "gRPC port; 0 disables it.", at_least=0, at_most=65535)] = 8500
     rest_api_port: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "REST port; 0 disables it.",
-            at_least=0,
-            at_most=65535,
-            variables=(_HTTP_PORT,),
-        ),
+        int, Setting("Listening", "REST port; 0 disables it.", at_least=0, at_most=65535, variables=(_HTTP_PORT,))
     ] = 8501
     vertex_health_route: Annotated[
         str | None,
-        Setting(
-            "Listening",
-            "Additional path of the readiness, as Vertex AI chooses it.",
-            variables=(_HEALTH_ROUTE,),
-            page="additional path of the readiness ([Vertex AI](../how-to/serve/vertex-ai.md))",
-        ),
+        Setting("Listening", "Additional path of the readiness, as Vertex AI chooses it.", variables=(_HEALTH_ROUTE,)),
     ] = None
     vertex_predict_route: Annotated[
         str | None,
@@ -64,7 +52,6 @@ class ListeningSettings:
             "Listening",
             "Additional path of predictions of the model, as Vertex AI chooses it.",
             variables=(_PREDICT_ROUTE,),
-            page="additional path of predictions of the model ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     grpc_socket_path: Annotated[
@@ -77,9 +64,6 @@ class ListeningSettings:
             "Listening",
             "Open the ports and the UNIX socket after every model has loaded or failed, as TensorFlow Serving does. "
             "false: open them at once.",
-            page="open the ports and the UNIX socket after every model has loaded or failed, and take over the UNIX "
-            "socket of another server ([why](../explanation/decisions/0040-when-ports-open.md)); default of "
-            "`tensorflow_model_server`: true",
         ),
     ] = False
     ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
@@ -90,8 +74,6 @@ class ListeningSettings:
         Setting(
             "Listening",
             "Interval between checks of that file for new certificates; 0 checks after SIGHUP alone.",
-            page="interval between checks of that file for [new "
-            "certificates](../how-to/serve/configuration.md#new-certificates); 0 checks after SIGHUP alone",
             at_least=0,
             at_most=MAX_WAIT_S,
         ),
@@ -101,7 +83,6 @@ class ListeningSettings:
         Setting(
             "Listening",
             "Channel arguments of the gRPC server, such as grpc.max_connection_age_ms=2000.",
-            page="channel arguments of the gRPC server, `name=value,…`, such as `grpc.max_connection_age_ms=2000`",
             parse=_channel_arguments,
         ),
     ] = ()

@@ -25,13 +25,7 @@ class ModelSettings:
     """
 
     model_name: Annotated[
-        str,
-        Setting(
-            "Models",
-            "Name of the model in requests.",
-            variables=("MODEL_NAME",),
-            min_length=1,
-        ),
+        str, Setting("Models", "Name of the model in requests.", variables=("MODEL_NAME",), min_length=1)
     ] = "default"
     # An absolute path of a directory, or a URI such as gs://bucket/models/m. Ignored if model_config_file is set.
     model_base_path: Annotated[
@@ -40,7 +34,6 @@ class ModelSettings:
             "Models",
             "Directory that contains the version directories, or its URI. Default: MODEL_BASE_PATH/MODEL_NAME, as in "
             "TensorFlow Serving's image.",
-            page="directory that contains the version directories, or its URI; default: `$MODEL_BASE_PATH/$MODEL_NAME`",
         ),
     ] = None
     model_artifact_uri: Annotated[
@@ -50,8 +43,6 @@ class ModelSettings:
             "Directory or URI of a model: of its version directories, or of one version, which may have any name. Used "
             "without model_base_path and model_config_file.",
             variables=(_STORAGE_URI,),
-            page="directory or URI of a model: of its version directories, or of one version, which may have any name. "
-            "Used without `--model_base_path` and `--model_config_file` ([Vertex AI](../how-to/serve/vertex-ai.md))",
         ),
     ] = None
     model_config_file: Annotated[
@@ -76,20 +67,15 @@ class ModelSettings:
         Setting("Models", "Interval between checks for new versions; 0 checks once.", at_least=0, at_most=MAX_WAIT_S),
     ] = 1.0
     allow_version_labels_for_unavailable_models: Annotated[
-        bool,
-        Setting("Models", "Accept a new label for a version that is not available yet."),
+        bool, Setting("Models", "Accept a new label for a version that is not available yet.")
     ] = False
     allow_reload_without_models: Annotated[
-        bool,
-        Setting("Models", "Accept a reload or a changed configuration file that removes every model."),
+        bool, Setting("Models", "Accept a reload or a changed configuration file that removes every model.")
     ] = False
     require_signed: Annotated[
         Path | None,
         Setting(
-            "Models",
-            "File with public keys (PEM). The server loads only versions that one of these keys has signed.",
-            page="file with public keys (PEM). The server loads only versions that one of these keys has signed "
-            "([model safety](../how-to/operate/model-safety.md#signatures))",
+            "Models", "File with public keys (PEM). The server loads only versions that one of these keys has signed."
         ),
     ] = None
 
@@ -120,7 +106,6 @@ class StorageSettings:
             "Models",
             "Directory for copies of versions from object stores.",
             shown_default="tpuserve in $XDG_CACHE_HOME or ~/.cache",
-            page_default="`tpuserve` in `$XDG_CACHE_HOME` or `~/.cache` (`/var/cache` without a home directory)",
         ),
     ] = None
     storage_cache_max_bytes: Annotated[
@@ -145,19 +130,13 @@ class BatchingSource:
             "Batching",
             "Unset: batch the signatures that the exporter has checked. true: batch every signature whose first "
             "dimension is free.",
-            page_default="unset",
         ),
     ] = None
     batching_parameters_file: Annotated[
         Path | None, Setting("Batching", "File with BatchingParameters; requires enable_batching.")
     ] = None
     enable_per_model_batching_parameters: Annotated[
-        bool,
-        Setting(
-            "Batching",
-            "Read batching_params.pbtxt from each version directory.",
-            page="read `batching_params.pbtxt` from each version directory",
-        ),
+        bool, Setting("Batching", "Read batching_params.pbtxt from each version directory.")
     ] = False
 
     def __post_init__(self) -> None:

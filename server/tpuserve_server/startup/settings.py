@@ -29,6 +29,7 @@ from tpuserve_server.observe.tracing.options import TracingOptions
 from tpuserve_server.protocols.console.options import ConsoleOptions
 from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.oip.options import MetadataOptions, SharedMemoryOptions
+from tpuserve_server.startup.flag_help import HELP, SHOWN_DEFAULTS
 from tpuserve_server.startup.listening_settings import ListeningSettings
 from tpuserve_server.startup.model_settings import BatchingSource, ModelSettings, StorageSettings
 from tpuserve_server.startup.profiles import Profile
@@ -45,8 +46,6 @@ class ServerSettings:
             "Listening",
             "Defaults of other flags. edge: for clients on the open internet; needs --ssl_config_file and a flag of "
             "Access.",
-            page="defaults of other flags; `edge`: for clients on the [open internet](../how-to/operate/edge.md), "
-            "needs `--ssl_config_file` and a flag of Access",
         ),
     ] = "default"
     device_slots: Annotated[
@@ -59,20 +58,10 @@ class ServerSettings:
         ),
     ] = 0
     enable_signature_method_name_check: Annotated[
-        bool,
-        Setting(
-            "Runtime",
-            "Check a signature's method_name in Classify and Regress.",
-            page="check a signature's `method_name` in Classify and Regress",
-        ),
+        bool, Setting("Runtime", "Check a signature's method_name in Classify and Regress.")
     ] = False
     enable_serialization_as_tensor_content: Annotated[
-        bool,
-        Setting(
-            "Runtime",
-            "Send tensors of gRPC Predict as tensor_content instead of typed fields.",
-            page="send tensors of gRPC Predict as `tensor_content` instead of typed fields",
-        ),
+        bool, Setting("Runtime", "Send tensors of gRPC Predict as tensor_content instead of typed fields.")
     ] = False
     lenient_shapes: Annotated[
         bool,
@@ -80,14 +69,10 @@ class ServerSettings:
             "Runtime",
             "Pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving does. "
             "Some operations end the server's process for them.",
-            page="pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving "
-            "does; some operations end the server's process for them "
-            "([why](../explanation/decisions/0079-inputs-have-the-shapes-of-the-signature.md))",
         ),
     ] = False
     monitoring_config_file: Annotated[
-        Path | None,
-        Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus."),
+        Path | None, Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus.")
     ] = None
     enable_profiler: Annotated[bool, Setting("Operations", "Serve TensorBoard's profiler on the gRPC port.")] = True
     log_format: Annotated[
@@ -96,8 +81,6 @@ class ServerSettings:
             "Operations",
             "Format of the server's log: lines of text, colored lines for a console, or JSON. auto: console on a "
             "terminal, otherwise text.",
-            page="format of the server's [log](../how-to/operate/logs.md) on stderr: `text`, `console` with colors, "
-            "`json` with one object per line, or `auto`: `console` on a terminal, otherwise `text`",
             variables=("TPUSERVE_LOG_FORMAT",),
         ),
     ] = "auto"
@@ -163,6 +146,16 @@ class Flag:
     type: Any  # a type expression
     default: Any  # the value of any setting
     setting: Setting
+
+    @property
+    def help(self) -> str:
+        """The line of `--help`."""
+        return self.setting.help or HELP[self.name]
+
+    @property
+    def shown_default(self) -> str | None:
+        """The default in words, or None if the value is clear."""
+        return self.setting.shown_default or SHOWN_DEFAULTS.get(self.name)
 
 
 @cache

@@ -48,96 +48,18 @@ class BatchingParameters:
         InvalidArgument: a value breaks a rule. Rules of TensorFlow Serving keep its wording.
     """
 
-    max_batch_size: Annotated[
-        int | None,
-        Setting(
-            "Batching", "Maximum number of rows in a batch.", shown_default="the manifest's, else 1000", at_least=1
-        ),
-    ] = None
-    allowed_batch_sizes: Annotated[
-        tuple[int, ...],
-        Setting(
-            "Batching",
-            "Sizes that batches are padded to, ascending; the last must be max_batch_size.",
-            shown_default="the manifest's",
-        ),
-    ] = ()
-    max_enqueued_batches: Annotated[
-        int | None,
-        Setting(
-            "Batching",
-            "Maximum number of batches in the queue; the server refuses more.",
-            shown_default="512",
-            at_least=1,
-        ),
-    ] = None
-    low_priority_max_enqueued_batches: Annotated[
-        int | None,
-        Setting(
-            "Batching",
-            "The same limit as max_enqueued_batches, for requests of low priority.",
-            shown_default="max_enqueued_batches",
-        ),
-    ] = None
-    num_batch_threads: Annotated[
-        int | None,
-        Setting("Batching", "Maximum number of batches of a version that run at the same time.", shown_default="1"),
-    ] = None
-    batching_mode: Annotated[
-        BatchingMode | None,
-        Setting(
-            "Batching",
-            "Rule by which a batch leaves the queue: as soon as the device is free, after a timeout, or by an "
-            "objective.",
-            shown_default="implied by the next two, else greedy",
-            page_default="implied by the next two, else `greedy`",
-            page="rule by which a batch leaves the queue: `greedy`, `timeout`, `objective` "
-            "([modes](../how-to/serve/batching.md#batching-to-an-objective))",
-        ),
-    ] = None
-    batch_timeout_micros: Annotated[
-        int | None,
-        Setting("Batching", "Mode timeout: longest wait of a batch that is not full.", shown_default="0"),
-    ] = None
-    latency_objective_ms: Annotated[
-        float | None,
-        Setting(
-            "Batching",
-            "Mode objective: latency objective in milliseconds; the server refuses requests that would miss it.",
-        ),
-    ] = None
-    latency_percentile: Annotated[
-        float | None,
-        Setting(
-            "Batching",
-            "Mode objective: percentage of requests that must meet the objective.",
-            shown_default="99",
-            page="mode objective: percentage of requests that must meet the objective; above 50, below 100",
-        ),
-    ] = None
-    batch_padding_policy: Annotated[
-        PaddingPolicy | None,
-        Setting(
-            "Batching",
-            "Pad a batch up to the next size, cut it down to a size that it fills, or do what costs less per row.",
-            shown_default="min_cost",
-            page="pad a batch up to the next size (`pad_up`), cut it down to a size that it fills (`batch_down`), or "
-            "do what costs less per row (`min_cost`)",
-            page_default="`min_cost`; with `--batch_timeout_micros` `pad_up`",
-        ),
-    ] = None
-    sequence_buckets: Annotated[
-        tuple[int, ...],
-        Setting(
-            "Batching",
-            "Lengths that inputs of variable length are padded to.",
-            page_default="the manifest's",
-        ),
-    ] = ()
-    scheduling_weight: Annotated[
-        float | None,
-        Setting("Batching", "Weight of a model's share of a device, relative to the other models.", shown_default="1"),
-    ] = None
+    max_batch_size: Annotated[int | None, Setting("Batching", at_least=1)] = None
+    allowed_batch_sizes: Annotated[tuple[int, ...], Setting("Batching")] = ()
+    max_enqueued_batches: Annotated[int | None, Setting("Batching", at_least=1)] = None
+    low_priority_max_enqueued_batches: Annotated[int | None, Setting("Batching")] = None
+    num_batch_threads: Annotated[int | None, Setting("Batching")] = None
+    batching_mode: Annotated[BatchingMode | None, Setting("Batching")] = None
+    batch_timeout_micros: Annotated[int | None, Setting("Batching")] = None
+    latency_objective_ms: Annotated[float | None, Setting("Batching")] = None
+    latency_percentile: Annotated[float | None, Setting("Batching")] = None
+    batch_padding_policy: Annotated[PaddingPolicy | None, Setting("Batching")] = None
+    sequence_buckets: Annotated[tuple[int, ...], Setting("Batching")] = ()
+    scheduling_weight: Annotated[float | None, Setting("Batching")] = None
     # Only files set these.
     enable_large_batch_splitting: bool | None = None
     max_execution_batch_size: int | None = None

@@ -19,69 +19,13 @@ _LONGEST_SENT: Final = 2
 class BudgetOptions:
     """Sizes of the budgets in bytes. 0 derives a size from `max_request_bytes`."""
 
-    max_decoded_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum memory for the decoded values, lists, objects and dimensions of one request; 0: 4 times "
-            "max_request_bytes.",
-            page="maximum memory for the decoded values, lists, objects and dimensions of one request; 0: 4 times "
-            "`max_request_bytes` ([Limits](limits.md))",
-            at_least=0,
-        ),
-    ] = 0
-    max_receiving_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum memory for the requests that are still arriving, all together; 0: 16 times max_request_bytes.",
-            page="maximum memory for the requests that are still arriving, all together; 0: 16 times "
-            "`max_request_bytes` ([Limits](limits.md))",
-            at_least=0,
-        ),
-    ] = 0
-    max_connection_receiving_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum memory for the requests that are still arriving on one connection; 0: 4 times max_request_bytes.",
-            page="maximum memory for the requests that are still arriving on one connection; 0: 4 times "
-            "`max_request_bytes` ([Limits](limits.md))",
-            at_least=0,
-        ),
-    ] = 0
+    max_decoded_bytes: Annotated[int, Setting("Listening", at_least=0)] = 0
+    max_receiving_bytes: Annotated[int, Setting("Listening", at_least=0)] = 0
+    max_connection_receiving_bytes: Annotated[int, Setting("Listening", at_least=0)] = 0
 
-    max_response_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum size of a response, which is known before it is encoded.",
-            page="maximum size of a response, which is known before it is encoded ([Limits](limits.md))",
-            at_least=1,
-        ),
-    ] = 1 << 30
-    max_sending_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum memory for the responses that clients have not read, all together; 0: 16 times max_request_bytes, "
-            "at least twice max_response_bytes.",
-            page="maximum memory for the responses that clients have not read, all together; 0: 16 times "
-            "`max_request_bytes`, at least twice `max_response_bytes` ([Limits](limits.md))",
-            at_least=0,
-        ),
-    ] = 0
-    max_connection_sending_bytes: Annotated[
-        int,
-        Setting(
-            "Listening",
-            "Maximum memory for the responses that a client has not read on one connection; 0: 4 times "
-            "max_request_bytes, at least max_response_bytes.",
-            page="maximum memory for the responses that a client has not read on one connection; 0: 4 times "
-            "`max_request_bytes`, at least `max_response_bytes` ([Limits](limits.md))",
-            at_least=0,
-        ),
-    ] = 0
+    max_response_bytes: Annotated[int, Setting("Listening", at_least=1)] = 1 << 30
+    max_sending_bytes: Annotated[int, Setting("Listening", at_least=0)] = 0
+    max_connection_sending_bytes: Annotated[int, Setting("Listening", at_least=0)] = 0
 
     def decoded_bytes(self, max_request_bytes: int) -> int:
         """Return the budget of decoded objects."""

@@ -16,24 +16,20 @@ class Setting:
 
     For example: `port: Annotated[int, Setting("Listening", "…")] = 8500`.
 
-    The flag, its environment variable, its checks, its line of `--help` and its row in docs/reference/server-flags.md
-    derive from it.
-    `section` and `help` appear in `--help`. The other properties are empty if the field already implies them:
+    The flag, its environment variable and its checks derive from it. `section` and `help` appear in `--help`; the lines
+    of the core's flags are in `startup/flag_help.py`. The other properties are empty if the field already implies them:
 
     - `name`: the flag's name, if the field's name has a unit or another word.
     - `shown_default`: the default in `--help`, if the value alone is not clear.
-    - `page`, `page_default`: Markdown of the row, if a link or a detail is more useful than the help's text.
     - `variables`: more environment variables.
     - `at_least`, `at_most`, `below`, `min_length`: bounds of the value.
     - `parse`: converts the flag's text to the value. Raises ValueError.
     """
 
     section: Section
-    help: str
+    help: str = ""
     name: str = ""
     shown_default: str | None = None
-    page: str = ""
-    page_default: str | None = None
     variables: tuple[str, ...] = ()
     at_least: float | None = None
     at_most: float | None = None

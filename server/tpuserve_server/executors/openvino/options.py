@@ -17,8 +17,6 @@ class OpenVinoOptions:
             "auto: run a SavedModel with OpenVINO if a trial at its load gives TensorFlow's outputs in less time. off: "
             "run every SavedModel with TensorFlow.",
             name="openvino",
-            page="`auto`: run a SavedModel with OpenVINO if a trial at its load gives TensorFlow's outputs in less "
-            "time ([more](../how-to/serve/devices.md#openvino)). `off`: run every SavedModel with TensorFlow",
         ),
     ] = "off"
     # Threads of one run: tensorflow_session_parallelism or tensorflow_intra_op_parallelism. 0: OpenVINO's default, all

@@ -31,8 +31,6 @@ class PjrtOptions:
             "Devices",
             "Device of versions with device programs. auto: a TPU or GPU if the machine has one, else TensorFlow on "
             "the CPU. tpu, gpu: that device only. cpu: the device programs on the CPU.",
-            page="device of versions with device programs: `auto`, `tpu`, `gpu`, `cpu` "
-            "([more](../how-to/serve/devices.md#device-programs))",
         ),
     ] = "auto"
     mesh: Annotated[
@@ -42,8 +40,6 @@ class PjrtOptions:
             "Device mesh of a version: data=N,model=M splits a batch's rows over N devices, and weights by the "
             "version's shard rules over M.",
             shown_default="one device",
-            page="device mesh of a version: `data=N,model=M` splits a batch's rows over N devices, and weights by the "
-            "version's shard rules over M",
             parse=_mesh,
         ),
     ] = _ONE_DEVICE
@@ -53,7 +49,6 @@ class PjrtOptions:
             "Devices",
             "Directory that keeps compiled device programs for the next start.",
             shown_default="tpuserve-compiled in $XDG_CACHE_HOME or ~/.cache",
-            page_default="`tpuserve-compiled` in `$XDG_CACHE_HOME` or `~/.cache`",
         ),
     ] = None
     max_in_flight: int = 2

@@ -23,12 +23,7 @@ class TensorFlowOptions:
 
     tags: Annotated[
         tuple[str, ...],
-        Setting(
-            "Models",
-            "Tags of the graph to load from a SavedModel, separated by commas.",
-            name="saved_model_tags",
-            page="tags of the graph to load from a SavedModel",
-        ),
+        Setting("Models", "Tags of the graph to load from a SavedModel, separated by commas.", name="saved_model_tags"),
     ] = DEFAULT_TAGS
     session_parallelism: Annotated[
         int,
@@ -54,8 +49,6 @@ class TensorFlowOptions:
             "Runtime",
             "Operations that run at the same time; 0: one after another, in the batch's thread.",
             name="tensorflow_inter_op_parallelism",
-            page="operations that run at the same time; 0: one after another, in the batch's thread "
-            "([why](../explanation/decisions/0007-operations-run-in-the-batchs-own-thread.md))",
             at_least=0,
         ),
     ] = 0
@@ -72,8 +65,6 @@ class TensorFlowOptions:
         Setting(
             "Runtime",
             "bfloat16: TensorFlow's automatic mixed precision for every model, even without the exporter's check.",
-            page="`bfloat16`: TensorFlow's automatic mixed precision for every model, even without the exporter's "
-            "check",
         ),
     ] = ""
     bfloat16_kernels: Annotated[

@@ -12,13 +12,7 @@ class TfliteOptions:
     """Preference for `model.tflite` over a SavedModel, and the number of cores for its runs. 0 means all cores."""
 
     preferred: Annotated[
-        bool,
-        Setting(
-            "Models",
-            "Load model.tflite if a version has it.",
-            name="prefer_tflite_model",
-            page="load `model.tflite` if a version has it",
-        ),
+        bool, Setting("Models", "Load model.tflite if a version has it.", name="prefer_tflite_model")
     ] = False
     # Interpreters that a model may have, each for one run at a time.
     max_interpreters: Annotated[

@@ -24,26 +24,16 @@ class RequestLogOptions:
             "Log requests and responses to files PREFIX-MODEL-….",
             name="request_log_path_prefix",
             shown_default="none",
-            page="log requests and responses to files `PREFIX-MODEL-…`",
         ),
     ] = None
     sampling_rate: Annotated[
         float,
-        Setting(
-            "Operations",
-            "Share of the requests to log.",
-            name="request_log_sampling_rate",
-            at_least=0,
-            at_most=1,
-        ),
+        Setting("Operations", "Share of the requests to log.", name="request_log_sampling_rate", at_least=0, at_most=1),
     ] = 1.0
     format: Annotated[
         LogFormat,
         Setting(
-            "Operations",
-            "Format of the PredictionLog records: JSON lines or TFRecord.",
-            name="request_log_format",
-            page="format of the PredictionLog records: `jsonl` or `tfrecord`",
+            "Operations", "Format of the PredictionLog records: JSON lines or TFRecord.", name="request_log_format"
         ),
     ] = "jsonl"
 
@@ -66,10 +56,5 @@ class Rotation:
     ] = 64 * 2**20
     max_files: Annotated[
         int,
-        Setting(
-            "Operations",
-            "Number of log files to keep for each model.",
-            name="request_log_max_files",
-            at_least=1,
-        ),
+        Setting("Operations", "Number of log files to keep for each model.", name="request_log_max_files", at_least=1),
     ] = 16

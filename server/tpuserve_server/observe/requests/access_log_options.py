@@ -20,11 +20,7 @@ class AccessLogOptions:
     requests: Annotated[
         Requests,
         Setting(
-            "Operations",
-            "Log a line for each request: for none, for those that fail, or for all.",
-            name="access_log",
-            page="log a line for each request ([access log](../how-to/operate/logs.md#access-log)): `off`, "
-            "`errors` for those that fail, or `all`",
+            "Operations", "Log a line for each request: for none, for those that fail, or for all.", name="access_log"
         ),
     ] = "off"
     sample_ratio: Annotated[
@@ -33,7 +29,6 @@ class AccessLogOptions:
             "Operations",
             "Share of the successful requests that --access_log=all logs.",
             name="access_log_sample_ratio",
-            page="share of the successful requests that `--access_log=all` logs",
             at_least=0,
             at_most=1,
         ),

@@ -24,8 +24,6 @@ class TracingOptions:
             "Base URL of an OTLP receiver for traces of requests, such as http://collector:4318.",
             name="trace_endpoint",
             shown_default="none",
-            page="base URL of an OTLP receiver for [traces](../how-to/operate/traces.md) of requests, such as "
-            "`http://collector:4318`",
         ),
     ] = None
     sample_ratio: Annotated[

@@ -13,9 +13,6 @@ class ConsoleOptions:
     enable_console: Annotated[
         bool,
         Setting(
-            "Operations",
-            "Serve the console, the status and the slow requests on the REST port: /console and /debug.",
-            page="serve the [console, the status and the slow requests](../how-to/operate/status.md) on the REST port, "
-            "at `/console` and `/debug`",
+            "Operations", "Serve the console, the status and the slow requests on the REST port: /console and /debug."
         ),
     ] = True

@@ -18,8 +18,6 @@ class MetadataOptions:
             "Operations",
             "Name of the server in the Open Inference Protocol. Some tools for Triton expect `triton`.",
             name="oip_server_name",
-            page="name of the server in the metadata of the [Open Inference Protocol](open-inference-protocol.md); "
-            "some tools for Triton expect `triton`",
         ),
     ] = SERVER_NAME
 
@@ -35,7 +33,5 @@ class SharedMemoryOptions:
             "Prefixes of POSIX shared memory keys that clients may register; empty disables shared memory.",
             name="shared_memory_prefix",
             shown_default="none",
-            page="prefixes of the POSIX shared memory keys that clients may register for tensors, separated by commas; "
-            "empty disables [shared memory](open-inference-protocol.md#shared-memory)",
         ),
     ] = ()
