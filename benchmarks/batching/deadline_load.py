@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 if TYPE_CHECKING:
     from tpuserve_client.exchange import Reply
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.protocols import Protocol
+    from tpuserve_loadtests.requests.protocols import Protocol
+    from tpuserve_loadtests.requests.workload import Line
     from tpuserve_loadtests.traffic.senders import Sender
-    from tpuserve_loadtests.workload import Line
 
 WARM_UP_S = 2.0
 # The client library's policy (tpuserve_client/retry.py): full jitter, doubled after each attempt.
@@ -84,8 +84,8 @@ def main() -> None:
     give_process_to_gevent()
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+    from tpuserve_loadtests.requests.workload import Workload
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Workload
 
     protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
     port, retries = int(sys.argv[2]), int(sys.argv[6])
@@ -124,7 +124,7 @@ def _line(protocol: "Protocol", timeout_s: float) -> "Line":
     from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH
     from tpuserve_client.exchange import Exchange
     from tpuserve_client.model import ModelSpec
-    from tpuserve_loadtests.workload import Line
+    from tpuserve_loadtests.requests.workload import Line
 
     x = mlp_model.example()
     if protocol == "grpc":

@@ -21,8 +21,8 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.arrivals.rate_profile import RateProfile
 from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
-from tpuserve_loadtests.searching import Outcome, Probe
-from tpuserve_loadtests.searching import search as search_rates
+from tpuserve_loadtests.judgement.searching import Outcome, Probe
+from tpuserve_loadtests.judgement.searching import search as search_rates
 
 STALL_USERS = 4
 WHY_CLOSED_HIDES = (

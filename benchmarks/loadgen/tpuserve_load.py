@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.protocols import Protocol
+    from tpuserve_loadtests.requests.protocols import Protocol
 
 WARM_UP_S = 1.0
 
@@ -33,8 +33,8 @@ def main() -> None:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
     from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.requests.workload import Line, Workload
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Line, Workload
 
     protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
     port, seconds, users, rate = map(int, sys.argv[2:6])

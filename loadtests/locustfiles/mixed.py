@@ -3,6 +3,6 @@
 With `--scenario FILE.yaml` instead of `--model`, the users send requests to several models by weight.
 """
 
-from tpuserve_loadtests.plain_locust.locustfile import predict_users
+from tpuserve_loadtests.locustfiles.locustfile import predict_users
 
 PredictUser = predict_users("grpc", "rest")

@@ -7,7 +7,7 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.outcomes.spending import Spending
+from tpuserve_loadtests.judgement.spending import Spending
 
 TEXT = (ROOT / "docs/how-to/deploy/sizing.md").read_text(encoding="utf-8")
 _ROW = re.compile(r"^\| (v5e:1x1|v6e:1x1|CPU) \| (.*) \|$", re.MULTILINE)

@@ -25,8 +25,8 @@ def main() -> None:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.rate_profile import RateProfile
     from tpuserve_loadtests.measurement.recorder import Counts
+    from tpuserve_loadtests.requests.workload import Line, Workload
     from tpuserve_loadtests.traffic.engine import Engine, Target
-    from tpuserve_loadtests.workload import Line, Workload
 
     url, model, grace = sys.argv[1:]
     body = json.dumps({"inputs": {"x": [[1.0, 2.0, 3.0, 4.0]]}}).encode()

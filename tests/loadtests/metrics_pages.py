@@ -1,8 +1,8 @@
 """Metrics pages that the server's own code renders, from invented requests."""
 
 from tests.support.measured import finish, run_batch
-from tpuserve_loadtests.server_side.dialect import Served
-from tpuserve_loadtests.server_side.server_side import Scrape, Seen, read_stretch
+from tpuserve_loadtests.monitoring.dialect import Served
+from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.upstream import upstream_page

@@ -9,7 +9,7 @@ import numpy as np
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import encode_tensor
-from tpuserve_loadtests.golden.golden_answers import encode_golden
+from tpuserve_loadtests.requests.wires import encode_golden
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.request_log.entry import LogEntry, LogKind, LogTarget
 from tpuserve_server.observe.request_log.options import LogFormat

@@ -8,18 +8,22 @@ from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.tolerance import Allowed
+from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
+from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.search import Searched, SearchServers
+from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
+from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome, judge_comparison
-from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
-from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
-from tpuserve_loadtests.outcomes.run import judge_run
-from tpuserve_loadtests.outcomes.search import Searched, SearchServers
-from tpuserve_loadtests.outcomes.soak import SoakOutcome, judge_soak
+from tpuserve_loadtests.monitoring.energy import Energy
+from tpuserve_loadtests.monitoring.latency_parts import latency_parts
+from tpuserve_loadtests.monitoring.server_side import Moment, Phase, ServerSide
+from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.rendering.page import render_page
-from tpuserve_loadtests.report_model.report import Report
+from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.reports.compare import compare_report
 from tpuserve_loadtests.reports.mlperf import mlperf_report
 from tpuserve_loadtests.reports.rollout import rollout_report
@@ -28,14 +32,10 @@ from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.soak import soak_report
 from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.labels import Standing
+from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
 from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.rollout.procedure import Step, StepState
-from tpuserve_loadtests.searching import Found, Outcome, Probe
-from tpuserve_loadtests.server_side.energy import Energy
-from tpuserve_loadtests.server_side.latency_parts import latency_parts
-from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
-from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.bootstrap import Ratio
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 

@@ -13,10 +13,10 @@ from tests.support.fakes import FakeClock
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli.energy import find_energy, is_loopback
 from tpuserve_loadtests.cli.options import GeneratorOptions
-from tpuserve_loadtests.server_side import rapl
-from tpuserve_loadtests.server_side.energy import Energy, EnergyFound, Meter, Unmeasured, join_energies
-from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
-from tpuserve_loadtests.server_side.rapl import Counters, NoCounters
+from tpuserve_loadtests.monitoring import rapl
+from tpuserve_loadtests.monitoring.energy import Energy, EnergyFound, Meter, Unmeasured, join_energies
+from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
+from tpuserve_loadtests.monitoring.rapl import Counters, NoCounters
 
 ABSENT = "this machine has no RAPL counters"
 NOBODY = 65534

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
-from tpuserve_loadtests.exit_codes import EXIT_GATE
+from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.compare import compare_report

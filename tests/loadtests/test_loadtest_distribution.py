@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tpuserve_loadtests.distribution import Distribution
+from tpuserve_loadtests.requests.distribution import Distribution
 
 
 def drawn(text: str, count: int = 10_000) -> np.ndarray:

@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_loadtests.duration import parse_duration
+from tpuserve_loadtests.arrivals.duration import parse_duration
 
 
 @pytest.mark.parametrize(

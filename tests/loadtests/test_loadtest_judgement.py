@@ -5,14 +5,14 @@ import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.generator import judge_generator
 from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
 from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
+from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.outcomes.run import judge_run
 from tpuserve_loadtests.rendering.junit import junit_xml
 from tpuserve_loadtests.reports.run import run_report
 

@@ -26,22 +26,22 @@ from tests.loadtests.report_pages import (
     page as page_of,
 )
 from tpuserve_loadtests.judgement.mlperf import Scenario
+from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.search import Searched, SearchServers
+from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.rollout import Findings
-from tpuserve_loadtests.outcomes.run import judge_run
-from tpuserve_loadtests.outcomes.search import Searched, SearchServers
+from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.rendering.interval_chart import draw_intervals
-from tpuserve_loadtests.report_model.units import milliseconds
+from tpuserve_loadtests.rendering.units import milliseconds
 from tpuserve_loadtests.reports.compare import interval_chart
 from tpuserve_loadtests.reports.origin import describe_origin
 from tpuserve_loadtests.reports.rollout import rollout_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.sweep import sweep_report
+from tpuserve_loadtests.rollout.outcome import Findings
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
-from tpuserve_loadtests.searching import Found, Outcome, Probe
-from tpuserve_loadtests.server_side.server_side import Seen
 from tpuserve_loadtests.statistics.bootstrap import Ratio
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 

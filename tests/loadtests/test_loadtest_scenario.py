@@ -11,9 +11,9 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
-from tpuserve_loadtests.distribution import Distribution
-from tpuserve_loadtests.scenario import BadScenario, Settings, read_scenario
-from tpuserve_loadtests.workload import mixed_order
+from tpuserve_loadtests.cli.scenario import BadScenario, Settings, read_scenario
+from tpuserve_loadtests.requests.distribution import Distribution
+from tpuserve_loadtests.requests.workload import mixed_order
 
 # The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ("--generator-limit", "note")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.searching import Outcome, Probe, search
 from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.judgement.trials import GeneratorLimit, Interrupted, Trials
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
-from tpuserve_loadtests.searching import Outcome, Probe, search
-from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, Trials
 
 SERVICE_S = 0.005
 SLO = Threshold.parse("p99<=40ms")

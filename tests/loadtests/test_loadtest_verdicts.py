@@ -7,11 +7,11 @@ from rich.console import Console
 
 from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
+from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.rendering.parts import Headline, Text
 from tpuserve_loadtests.rendering.terminal import print_parts
-from tpuserve_loadtests.report_model.parts import Headline, Text
 from tpuserve_loadtests.reports.run import run_document, run_report
 
 

@@ -13,12 +13,12 @@ from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import official, oip
-from tpuserve_loadtests.distribution import Distribution
-from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES, encode_lines
-from tpuserve_loadtests.inputs import BadInput, fit, random_inputs, read_inputs
-from tpuserve_loadtests.protocols import Protocol
-from tpuserve_loadtests.requests import DRAWN_REQUESTS, EVERY_INPUT, RANDOM_REQUESTS, array_requests
-from tpuserve_loadtests.workload import Turns, Workload, mixed_order
+from tpuserve_loadtests.requests.arrays import DRAWN_REQUESTS, EVERY_INPUT, RANDOM_REQUESTS, array_requests
+from tpuserve_loadtests.requests.distribution import Distribution
+from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES, encode_lines
+from tpuserve_loadtests.requests.inputs import BadInput, fit, random_inputs, read_inputs
+from tpuserve_loadtests.requests.protocols import Protocol
+from tpuserve_loadtests.requests.workload import Turns, Workload, mixed_order
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))

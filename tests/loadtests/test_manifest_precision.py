@@ -13,7 +13,7 @@ from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.manifest_precision import fetch_precision, read_precision
 from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.protocols import Protocol
+from tpuserve_loadtests.requests.protocols import Protocol
 
 SPEC = ModelSpec("m", 3)
 

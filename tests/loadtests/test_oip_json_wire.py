@@ -10,7 +10,7 @@ from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.exchange import PredictCall
 from tpuserve_client.model import ModelSpec
-from tpuserve_loadtests.wires import OipJsonWire
+from tpuserve_loadtests.requests.wires import OipJsonWire
 
 
 def call(array: Array, output_filter: tuple[str, ...] = ()) -> PredictCall:

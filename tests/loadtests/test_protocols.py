@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import forked_command
 from tpuserve_loadtests.cli.access import is_secure
-from tpuserve_loadtests.protocols import (
+from tpuserve_loadtests.requests.protocols import (
     Port,
     Protocol,
     client_address,

@@ -28,11 +28,11 @@ from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.manifest_precision import fetch_precision
 from tpuserve_loadtests.golden.tolerance import Precision
-from tpuserve_loadtests.recording.golden_version import WARMUP_FILE
+from tpuserve_loadtests.monitoring.page import Page
+from tpuserve_loadtests.requests.golden_version import WARMUP_FILE
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
-from tpuserve_loadtests.server_side.page import Page
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 

@@ -15,12 +15,12 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.support import forked_command
-from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.monitoring.process_use import NoProcess, ProcessTree, Sample, join_uses, read_use
+from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.run import run_report
-from tpuserve_loadtests.server_side.process_use import NoProcess, ProcessTree, Sample, join_uses, read_use
-from tpuserve_loadtests.server_side.server_side import Seen
 
 MIB = 2**20
 # A process whose child uses 0.3 s of CPU and ends. Then the process uses 0.3 s and allocates memory. After each step it

@@ -7,10 +7,10 @@ from rich.console import Console
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.knee import find_knee
-from tpuserve_loadtests.outcomes.run import judge_run
+from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.rendering.terminal import print_report
-from tpuserve_loadtests.report_model.report import Report
 from tpuserve_loadtests.reports.sweep import sweep_report
 
 

@@ -27,7 +27,7 @@ ENTRY_POINTS = {
     "tpuserve-rollout": "tpuserve_loadtests.cli.rollout_command:main",
 }
 # Importing Locust's own suite runs it.
-_NOT_IMPORTED = "tpuserve_loadtests.plain_locust"
+_NOT_IMPORTED = "tpuserve_loadtests.locustfiles"
 _MESSAGE_BYTES = 1 << 20
 
 

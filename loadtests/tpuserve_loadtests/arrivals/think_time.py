@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Self
 
-from tpuserve_loadtests.duration import parse_duration
+from tpuserve_loadtests.arrivals.duration import parse_duration
 
 FORMS: Final = "200ms or 'exponential(200ms)'"
 _FORM: Final = re.compile(r"(?:(exponential)\(\s*([^()]+?)\s*\)|([^()]+))")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpuserve_loadtests.cli.options import CONTROL_KEY_VARIABLE, KEY_VARIABLE, AccessOptions
-from tpuserve_loadtests.protocols import without_prefix
+from tpuserve_loadtests.requests.protocols import without_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ import click
 
 from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.cli.options import ADDRESS_VARIABLE, DEFAULT_GRPC, DEFAULT_REST, ServerOptions
-from tpuserve_loadtests.protocols import OIP_JSON, client_address, port_of, protocol_of
+from tpuserve_loadtests.requests.protocols import OIP_JSON, client_address, port_of, protocol_of
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.protocols import Port, Protocol
+    from tpuserve_loadtests.requests.protocols import Port, Protocol
 
 _Server = TypeVar("_Server", bound=ServerOptions)
 

@@ -31,16 +31,16 @@ from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_optio
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_loads
-from tpuserve_loadtests.protocols import port_of, protocol_of
+from tpuserve_loadtests.requests.protocols import port_of, protocol_of
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_formats.price import Price
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.protocols import Protocol
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.watched import Watched
+    from tpuserve_loadtests.requests.protocols import Protocol
     from tpuserve_loadtests.traffic.engine import Target
 
 EPILOG = """\b
@@ -113,7 +113,7 @@ def compare(options: CompareOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.outcomes.comparison import judge_comparison
+    from tpuserve_loadtests.judgement.comparison import judge_comparison
     from tpuserve_loadtests.reports.compare import compare_report
 
     options = replace(options, server=with_address(options.server, options.server.protocol))
@@ -191,7 +191,7 @@ def interleaved(
 
 
 def _paired(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.watched import Watched
 
     pairs = [(a.runs[0], b.runs[0]) for a, b in rounds]
     return pairs, tuple(Watched.together(side) for side in zip(*rounds, strict=True))

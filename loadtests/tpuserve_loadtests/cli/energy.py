@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tpuserve_loadtests.cli.options import GeneratorOptions
-from tpuserve_loadtests.protocols import without_prefix
+from tpuserve_loadtests.requests.protocols import without_prefix
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
 
 
 def find_energy(addresses: Iterable[str], generator: GeneratorOptions) -> "EnergyWatch":
@@ -18,8 +18,8 @@ def find_energy(addresses: Iterable[str], generator: GeneratorOptions) -> "Energ
 
     With remote workers, a loopback address names the machine of each worker.
     """
-    from tpuserve_loadtests.server_side import rapl
-    from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring import rapl
+    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
 
     is_here = not generator.remote and all(map(is_loopback, addresses))
     return EnergyWatch(Path(rapl.ROOT) if is_here else None)

@@ -13,12 +13,12 @@ import click
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.version_reports import MOST_REPORT_BYTES, REPORTS_FOLDER
 from tpuserve_loadtests.cli.command import option
-from tpuserve_loadtests.exit_codes import EXIT_FAILED
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tpuserve_loadtests.report_model.report import Report
+    from tpuserve_loadtests.rendering.report import Report
 
     Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
 

@@ -12,7 +12,7 @@ from tpuserve_loadtests.cli.command import group, option
 from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
 from tpuserve_loadtests.cli.tolerances import find_tolerances
-from tpuserve_loadtests.exit_codes import EXIT_FAILED
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
     from tpuserve_client.model import Signature

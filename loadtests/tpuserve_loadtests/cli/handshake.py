@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tpuserve_client.address import Address, parse_address
 from tpuserve_client.tls import Tls
-from tpuserve_loadtests.protocols import client_address, prefix_of
+from tpuserve_loadtests.requests.protocols import client_address, prefix_of
 
 _TIMEOUT_S: Final = 5.0
 # A server that rejects the client's certificate, or requires one, ends the connection at once.

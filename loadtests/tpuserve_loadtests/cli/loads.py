@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.think_time import ThinkTime
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs, Watch
 
 # Responses in flight usually arrive this soon after Ctrl-C.
@@ -107,7 +107,7 @@ def run_watched(
     runs: "Runs", server: "ServerWatch", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for"
 ) -> "Watched":
     """Run the load as `run_load` does, and watch the server meanwhile."""
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.watched import Watched
 
     with server.during(load) as seen:
         measured = run_load(runs, load, hopeless, title)

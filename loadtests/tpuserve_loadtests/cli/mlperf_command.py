@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpuserve_formats.counted import counted
+from tpuserve_loadtests.arrivals.duration import Duration
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.addresses import find_addresses, with_address
 from tpuserve_loadtests.cli.command import argument, command, group, option
@@ -26,16 +27,15 @@ from tpuserve_loadtests.cli.sections import SectionedCommand
 from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
 from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
-from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from tpuserve_formats.price import Price
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.mlperf import Result, Scenario
+    from tpuserve_loadtests.judgement.search import Searched
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.outcomes.search import Searched
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs, Target
 
 QUICK_S: Final = 10.0
@@ -133,7 +133,7 @@ def mlperf(options: MlperfOptions) -> None:
 
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.mlperf import Scenario
-    from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
+    from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
     from tpuserve_loadtests.reports.mlperf import mlperf_report
 
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuserve_loadtests.arrivals.duration import Duration
 from tpuserve_loadtests.cli.command import argument, group, option
-from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.process import Process

@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 
 import click
 
+from tpuserve_loadtests.arrivals.duration import Duration
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.cli.explicit_options import explicit_names
-from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuserve_loadtests.telemetry.otlp_push import OtlpPush
     from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.otlp_push import OtlpPush
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -77,7 +77,7 @@ def pushing(runs: "Runs", options: PushOptions, model: str) -> "Iterator[Pushing
     if options.otlp is None:
         yield Pushing(runs)
         return
-    from tpuserve_loadtests.telemetry.otlp_push import OtlpPush, PushedRuns
+    from tpuserve_loadtests.traffic.otlp_push import OtlpPush, PushedRuns
 
     def warn(words: str) -> None:
         click.echo(f"Warning: {words}", err=True)

@@ -7,16 +7,16 @@ import click
 
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
-from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
+    from tpuserve_loadtests.judgement.search import Searched
+    from tpuserve_loadtests.judgement.searching import Probe
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.outcomes.search import Searched
-    from tpuserve_loadtests.searching import Probe
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
-    from tpuserve_loadtests.server_side.watched import Watched
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.watched import Watched
     from tpuserve_loadtests.traffic.engine import Runs
 
 # The search starts at half the rate of a single user, from a run of at most this length.
@@ -53,9 +53,9 @@ def search_rate(
     trust_generator: bool,
 ) -> "Searched":
     """Search for the highest rate within the range, with open loads of these terms."""
-    from tpuserve_loadtests.outcomes.search import Searched
-    from tpuserve_loadtests.searching import Found, search
-    from tpuserve_loadtests.traffic.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
+    from tpuserve_loadtests.judgement.search import Searched
+    from tpuserve_loadtests.judgement.searching import Found, search
+    from tpuserve_loadtests.judgement.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
 
     tries = _Tries(runs, server)
     trials = Trials(
@@ -85,7 +85,7 @@ class _Tries:
     """Runner of loads that watches the server and keeps its metrics for the runs that count."""
 
     def __init__(self, runs: "Runs", server: "ServerWatch") -> None:
-        from tpuserve_loadtests.outcomes.search import SearchServers
+        from tpuserve_loadtests.judgement.search import SearchServers
 
         self.servers = SearchServers()
         self._runs, self._server = runs, server

@@ -22,17 +22,17 @@ from tpuserve_loadtests.cli.target import (
     read_recording,
 )
 from tpuserve_loadtests.cli.tolerances import find_tolerances
-from tpuserve_loadtests.protocols import TITLES, of_port
+from tpuserve_loadtests.requests.protocols import TITLES, of_port
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.protocols import Port
-    from tpuserve_loadtests.protocols import Protocol as Wire
-    from tpuserve_loadtests.recording.timeline import Timeline
-    from tpuserve_loadtests.scenario import Part, Scenario, Settings
+    from tpuserve_loadtests.cli.scenario import Part, Scenario, Settings
+    from tpuserve_loadtests.requests.protocols import Port
+    from tpuserve_loadtests.requests.protocols import Protocol as Wire
+    from tpuserve_loadtests.requests.recorded_timeline import Timeline
+    from tpuserve_loadtests.requests.workload import Line
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Line
 
 # Options for a single model. In a scenario, each model sets these values itself.
 _OF_ONE_MODEL: Final = (
@@ -96,8 +96,8 @@ class RequestedTraffic:
 
         Raises a usage error if a recording has no times.
         """
-        from tpuserve_loadtests.recording.recording import BadRecording
-        from tpuserve_loadtests.recording.timeline import merged_timeline
+        from tpuserve_loadtests.requests.recorded_timeline import merged_timeline
+        from tpuserve_loadtests.requests.recording import BadRecording
 
         recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self._all_parts]
         found = [(recording, lines) for recording, lines in recordings if recording is not None]
@@ -113,9 +113,9 @@ class RequestedTraffic:
 
         With a timeline, requests go to lines in its order.
         """
-        from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES
+        from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES
+        from tpuserve_loadtests.requests.workload import Workload, mixed_order
         from tpuserve_loadtests.traffic.engine import Target
-        from tpuserve_loadtests.workload import Workload, mixed_order
 
         for part in self._all_parts:
             _print_notes(part)
@@ -203,7 +203,7 @@ def _with_address(options: _Options) -> _Options:
 
 
 def _read(path: Path) -> "Scenario":
-    from tpuserve_loadtests.scenario import BadScenario, read_scenario
+    from tpuserve_loadtests.cli.scenario import BadScenario, read_scenario
 
     try:
         return read_scenario(path)

@@ -21,15 +21,15 @@ from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, check_prediction, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
-from tpuserve_loadtests.protocols import is_oip
-from tpuserve_loadtests.report_model.units import seconds
+from tpuserve_loadtests.rendering.units import seconds
+from tpuserve_loadtests.requests.protocols import is_oip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
+    from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.procedure import Gate, Step
 
 _APPLIED: Final = {"reload": "sent to the server", "poll": "polled by the server"}
@@ -64,8 +64,8 @@ def rollout(options: RolloutOptions) -> None:
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.outcomes.rollout import Findings, RolloutOutcome
     from tpuserve_loadtests.rendering.steps import print_step
+    from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
@@ -194,7 +194,7 @@ def _service(address: str, options: RolloutOptions) -> "ModelService":
 def _check_credentials(service: "ModelService", address: str, live: int, options: RolloutOptions) -> None:
     """Raise a usage error if the server refuses predictions or reloads, before a load runs for nothing."""
     from tpuserve_client.errors import PermissionDenied, Unauthenticated
-    from tpuserve_loadtests.protocols import protocol_of
+    from tpuserve_loadtests.requests.protocols import protocol_of
 
     try:
         if options.apply == "reload":

@@ -11,20 +11,20 @@ from tpuserve_loadtests.cli.rollout_options import RolloutOptions
 from tpuserve_loadtests.cli.server_metrics import watch_server
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.cli.target import Requests, find_target, generating
-from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_GATE
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Tolerance
+    from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
+    from tpuserve_loadtests.judgement.soak import SoakOutcome
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.outcomes.comparison import ComparisonOutcome
-    from tpuserve_loadtests.outcomes.rollout import Findings
-    from tpuserve_loadtests.outcomes.soak import SoakOutcome
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.rollout.model_service import ModelService
+    from tpuserve_loadtests.rollout.outcome import Findings
     from tpuserve_loadtests.rollout.procedure import Judged
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Target
 
 _VERDICTS: Final = {
@@ -92,7 +92,7 @@ class Gates:
 
     def compare(self) -> "Judged":
         """Compare interleaved runs of both versions."""
-        from tpuserve_loadtests.outcomes.comparison import judge_comparison
+        from tpuserve_loadtests.judgement.comparison import judge_comparison
         from tpuserve_loadtests.rollout.procedure import Judged
 
         targets = [self._target(spec) for spec in (self.live, self.new)]
@@ -116,9 +116,9 @@ class Gates:
 
     def soak(self) -> "Judged":
         """Put the label of users' requests under load for the soak's duration."""
+        from tpuserve_loadtests.judgement.run import judge_run
+        from tpuserve_loadtests.judgement.soak import judge_soak
         from tpuserve_loadtests.measurement.segments import Segments
-        from tpuserve_loadtests.outcomes.run import judge_run
-        from tpuserve_loadtests.outcomes.soak import judge_soak
         from tpuserve_loadtests.rollout.procedure import Judged
 
         options, planned = self.options, self.options.segments
@@ -150,7 +150,7 @@ class Gates:
 
 
 def _comparison_line(outcome: "ComparisonOutcome") -> str:
-    from tpuserve_loadtests.outcomes.comparison import failure_cells
+    from tpuserve_loadtests.judgement.comparison import failure_cells
 
     if outcome.comparison is None:
         return "; ".join([*outcome.problems, f"{outcome.too_few[:1].lower()}{outcome.too_few[1:]}"])
@@ -174,7 +174,7 @@ def _comparison_line(outcome: "ComparisonOutcome") -> str:
 
 
 def _soak_line(outcome: "SoakOutcome") -> str:
-    from tpuserve_loadtests.outcomes.soak import verdict_cause, verdict_line
+    from tpuserve_loadtests.judgement.soak import verdict_cause, verdict_line
 
     total = outcome.run.total
     p99 = "-" if total.p99_ms is None else f"{total.p99_ms:.2f} ms"

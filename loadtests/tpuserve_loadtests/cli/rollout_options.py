@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tpuserve_formats.counted import counted
+from tpuserve_loadtests.arrivals.duration import Duration
 from tpuserve_loadtests.cli.access import CONTROL_KEY_FILE
 from tpuserve_loadtests.cli.command import argument, group, option
 from tpuserve_loadtests.cli.files import PageOptions
@@ -26,7 +27,6 @@ from tpuserve_loadtests.cli.options import (
 )
 from tpuserve_loadtests.cli.server_metrics import metrics_option
 from tpuserve_loadtests.cli.soak_command import LEAST_SEGMENTS, SEGMENTS
-from tpuserve_loadtests.duration import Duration
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.labels import Apply

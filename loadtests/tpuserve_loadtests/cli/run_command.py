@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.judgement.run import RunOutcome
     from tpuserve_loadtests.judgement.settling import Settling
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.outcomes.run import RunOutcome
-    from tpuserve_loadtests.server_side.server_side import Seen
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.server_side import Seen
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Runs
 
 
@@ -88,8 +88,8 @@ def repeated(
 
     Yields complete runs. A stopped run is omitted, unless it is the first.
     """
+    from tpuserve_loadtests.judgement.repetition import describe_interval
     from tpuserve_loadtests.judgement.settling import interval_of
-    from tpuserve_loadtests.outcomes.repetition import describe_interval
 
     done: list[Measured] = []
     for number in range(most):
@@ -199,8 +199,8 @@ def run(options: RunOptions) -> None:
     give_process_to_gevent()
     # Locust also patches the process, so these imports follow gRPC's gevent setup.
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
-    from tpuserve_loadtests.outcomes.repetition import judge_repetition
-    from tpuserve_loadtests.outcomes.run import judge_run
+    from tpuserve_loadtests.judgement.repetition import judge_repetition
+    from tpuserve_loadtests.judgement.run import judge_run
     from tpuserve_loadtests.reports.repetition import repetition_report
     from tpuserve_loadtests.reports.run import run_report
 

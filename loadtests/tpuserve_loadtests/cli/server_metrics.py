@@ -9,13 +9,13 @@ import click
 from tpuserve_loadtests.cli.access import SECURE, find_access
 from tpuserve_loadtests.cli.command import option
 from tpuserve_loadtests.cli.options import DEFAULT_GRPC, DEFAULT_REST, ServerOptions
-from tpuserve_loadtests.protocols import without_prefix
+from tpuserve_loadtests.requests.protocols import without_prefix
 
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.server_side.energy_watch import EnergyWatch
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 
 AUTO: Final = "auto"
 OFF: Final = "off"
@@ -58,9 +58,9 @@ def watch_server(
 
     Raises a usage error if a process does not run.
     """
-    from tpuserve_loadtests.server_side.dialect import Served
-    from tpuserve_loadtests.server_side.process_use import NoProcess, ProcessTree
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.dialect import Served
+    from tpuserve_loadtests.monitoring.process_use import NoProcess, ProcessTree
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 
     try:
         processes = ProcessTree(pids) if pids else None

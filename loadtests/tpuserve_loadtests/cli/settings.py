@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.access import HEADER
-from tpuserve_loadtests.protocols import shown_address
+from tpuserve_loadtests.requests.protocols import shown_address
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.engine import Target

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.segments import Segment, Segments
-    from tpuserve_loadtests.server_side.server_watch import ServerWatch
+    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.traffic.engine import Runs
 
 SEGMENTS = 48
@@ -84,11 +84,11 @@ def soak(options: SoakOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
+    from tpuserve_loadtests.judgement.run import judge_run
+    from tpuserve_loadtests.judgement.soak import judge_soak
     from tpuserve_loadtests.measurement.segments import Segments
-    from tpuserve_loadtests.outcomes.run import judge_run
-    from tpuserve_loadtests.outcomes.soak import judge_soak
+    from tpuserve_loadtests.monitoring.server_side import Seen
     from tpuserve_loadtests.reports.soak import soak_report
-    from tpuserve_loadtests.server_side.server_side import Seen
 
     traffic, options = find_traffic(options, options.golden.path)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.arrivals.think_time import ThinkTime
-    from tpuserve_loadtests.outcomes.run import RunOutcome
+    from tpuserve_loadtests.judgement.run import RunOutcome
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
 EPILOG = """\b
@@ -65,9 +65,9 @@ def sweep(options: SweepOptions) -> None:
 
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+    from tpuserve_loadtests.judgement.run import judge_run
     from tpuserve_loadtests.judgement.threshold import gate_results
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
-    from tpuserve_loadtests.outcomes.run import judge_run
     from tpuserve_loadtests.reports.sweep import sweep_report
 
     traffic, options = find_traffic(options, own_load=True)

@@ -11,21 +11,21 @@ import click
 
 from tpuserve_loadtests.cli.access import CONTROL_KEY_FILE, HEADER, KEY_FILE
 from tpuserve_loadtests.cli.options import CONTROL_KEY_VARIABLE, KEY_VARIABLE, GeneratorOptions, RequestOptions
-from tpuserve_loadtests.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
-from tpuserve_loadtests.protocols import is_oip, shown_address
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
+from tpuserve_loadtests.requests.protocols import is_oip, shown_address
 
 if TYPE_CHECKING:
     from tpuserve_client.dtypes import Array
     from tpuserve_client.errors import TpuserveError
     from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.distribution import Distribution
-    from tpuserve_loadtests.protocols import Protocol
-    from tpuserve_loadtests.recording.recording import Recording
-    from tpuserve_loadtests.requests import Request
+    from tpuserve_loadtests.requests.arrays import Request
+    from tpuserve_loadtests.requests.distribution import Distribution
+    from tpuserve_loadtests.requests.protocols import Protocol
+    from tpuserve_loadtests.requests.recording import Recording
+    from tpuserve_loadtests.requests.workload import Line
     from tpuserve_loadtests.traffic.engine import Engine, Runs, Target
     from tpuserve_loadtests.traffic.workers import Workers
-    from tpuserve_loadtests.workload import Line
 
 PROBE_TIMEOUT_S: Final = 10.0
 # Requests by the role that they need.
@@ -83,7 +83,7 @@ class Requests:
     def recording_for(self, model: str) -> "Recording | None":
         """Return the recorded requests for a model. Raise a usage error if there are none."""
         from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-        from tpuserve_loadtests.recording.recording import BadRecording
+        from tpuserve_loadtests.requests.recording import BadRecording
 
         if self.recording is None:
             return None
@@ -96,9 +96,9 @@ class Requests:
 
 def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
     """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message."""
-    from tpuserve_loadtests.encoding import MAX_REQUESTS_BYTES
+    from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES
+    from tpuserve_loadtests.requests.workload import Workload
     from tpuserve_loadtests.traffic.engine import Target
-    from tpuserve_loadtests.workload import Workload
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)
@@ -120,8 +120,8 @@ def find_lines(
     each line has all requests.
     """
     from tpuserve_client.errors import InvalidArgument
-    from tpuserve_loadtests.encoding import encode_lines
-    from tpuserve_loadtests.inputs import BadInput
+    from tpuserve_loadtests.requests.encoding import encode_lines
+    from tpuserve_loadtests.requests.inputs import BadInput
 
     signature = _fetch_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
@@ -145,7 +145,7 @@ def _arrays(
 ) -> "tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]":
     """Return the inputs and outputs that files contain. Raises BadInput."""
     from tpuserve_loadtests.golden.golden_file import GoldenRows
-    from tpuserve_loadtests.inputs import read_inputs
+    from tpuserve_loadtests.requests.inputs import read_inputs
 
     if requests.golden is not None:
         golden = GoldenRows.read(requests.golden, signature)
@@ -155,7 +155,7 @@ def _arrays(
 
 def read_recording(paths: Sequence[Path]) -> "Recording":
     """Read files of recorded requests. Raise a usage error for an invalid file."""
-    from tpuserve_loadtests.recording.recording import BadRecording, Recording
+    from tpuserve_loadtests.requests.recording import BadRecording, Recording
 
     try:
         return Recording.read(paths)
@@ -166,8 +166,8 @@ def read_recording(paths: Sequence[Path]) -> "Recording":
 def _read_golden(version: Path, signature: "Signature") -> "Recording":
     """Return the signature's requests with their responses. Print notes on omitted requests."""
     from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-    from tpuserve_loadtests.recording.golden_version import read_golden_version
-    from tpuserve_loadtests.recording.recording import BadRecording
+    from tpuserve_loadtests.requests.golden_version import read_golden_version
+    from tpuserve_loadtests.requests.recording import BadRecording
 
     try:
         recording = read_golden_version(version).of_signature(signature.name, DEFAULT_SIGNATURE_NAME)
@@ -179,8 +179,8 @@ def _read_golden(version: Path, signature: "Signature") -> "Recording":
 
 
 def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Iterator[Request]":
-    from tpuserve_loadtests.recording.recorded_request import recorded_requests
-    from tpuserve_loadtests.requests import array_requests
+    from tpuserve_loadtests.requests.arrays import array_requests
+    from tpuserve_loadtests.requests.recorded_request import recorded_requests
 
     recording = requests.recording_for(spec.name)
     if recording is None and requests.golden is not None and requests.golden.is_dir():
@@ -248,7 +248,7 @@ def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec"
 
 
 def _distribution(text: str, option: str) -> "Distribution":
-    from tpuserve_loadtests.distribution import Distribution
+    from tpuserve_loadtests.requests.distribution import Distribution
 
     try:
         return Distribution.parse(text)
@@ -301,7 +301,7 @@ def check_prediction(spec: "ModelSpec", protocol: "Protocol", address: str, acce
     """Check predictions of one model like `check_predictions`."""
     from tpuserve_client.errors import PermissionDenied, TpuserveError, Unauthenticated
     from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-    from tpuserve_loadtests.wires import predict_exchange
+    from tpuserve_loadtests.requests.wires import predict_exchange
 
     exchange = predict_exchange(protocol, spec, {}, DEFAULT_SIGNATURE_NAME)
     with closing(access.transport(address)) as transport, suppress(TpuserveError):

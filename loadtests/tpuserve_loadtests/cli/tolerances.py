@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
-    from tpuserve_loadtests.protocols import Protocol
+    from tpuserve_loadtests.requests.protocols import Protocol
     from tpuserve_loadtests.traffic.engine import Target
 
 

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from tpuserve_loadtests.exit_codes import EXIT_FAILED
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 
 EPILOG = """\b
 Examples:

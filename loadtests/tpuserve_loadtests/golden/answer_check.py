@@ -13,9 +13,9 @@ from tpuserve_client.model import Signature, TensorSpec
 from tpuserve_loadtests.golden.difference import Difference, find_difference
 from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
 from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.protocols import Protocol
-from tpuserve_loadtests.wires import WIRES, predict_call
-from tpuserve_loadtests.workload import Line
+from tpuserve_loadtests.requests.protocols import Protocol
+from tpuserve_loadtests.requests.wires import WIRES, predict_call
+from tpuserve_loadtests.requests.workload import Line
 
 # Without golden answers, the checks decode one response in this many. Decoding all costs more than sending the
 # requests.

@@ -5,25 +5,15 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_client import tensor
 from tpuserve_client.dtypes import Array
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
-from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.tolerance import Tolerance
 
 # The search for the request of a wrong response keeps golden answers as float64: 32 MiB at most.
 _MOST_ELEMENTS: Final = 4 * 2**20
-
-
-def encode_golden(outputs: Mapping[str, Array]) -> bytes:
-    """Encode arrays by output name, with their dtypes."""
-    response = official.PredictResponse()
-    for name, array in outputs.items():
-        response.outputs[name].CopyFrom(tensor.to_proto(array))
-    return bytes(response.SerializeToString())
 
 
 class GoldenAnswers:

@@ -17,7 +17,7 @@ from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision
-from tpuserve_loadtests.protocols import Protocol, port_of
+from tpuserve_loadtests.requests.protocols import Protocol, port_of
 
 # A metadata field of tpuserve. Other servers reject it (gRPC) or ignore it (REST).
 _FIELD: Final = "tpuserve_precision"

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from tpuserve_loadtests.report_model.report import Cells
+from tpuserve_loadtests.rendering.report import Cells
 
 
 def csv_text(rows: Sequence[Cells]) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from tpuserve_formats.markup import Markup, element
-from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Dot, Key, Label, Rule
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Dot, Key, Label, Rule
 
 # Size of the drawing, in units close to a phone's pixels.
 WIDTH: Final = 420.0

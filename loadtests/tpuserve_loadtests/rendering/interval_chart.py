@@ -3,9 +3,9 @@
 from typing import Final
 
 from tpuserve_formats.markup import Markup, element
+from tpuserve_loadtests.rendering.chart import Interval, Intervals
 from tpuserve_loadtests.rendering.drawing import LEFT, RIGHT, WIDTH
-from tpuserve_loadtests.report_model.chart import Interval, Intervals
-from tpuserve_loadtests.report_model.scales import Linear
+from tpuserve_loadtests.rendering.scales import Linear
 
 _ROW: Final = 46.0
 _TOP: Final = 22.0

@@ -4,7 +4,7 @@ import re
 from typing import Final
 from xml.etree import ElementTree
 
-from tpuserve_loadtests.report_model.report import Case, Report
+from tpuserve_loadtests.rendering.report import Case, Report
 
 # Characters that XML 1.0 cannot represent, even escaped. A server's messages may contain them.
 _NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

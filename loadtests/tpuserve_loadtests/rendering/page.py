@@ -5,8 +5,8 @@ from datetime import datetime
 
 from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
+from tpuserve_loadtests.rendering.report import Page
 from tpuserve_loadtests.rendering.sections import show_headline, show_notice, show_section, show_settings, show_tiles
-from tpuserve_loadtests.report_model.report import Page
 
 
 def render_page(page: Page, written_at: datetime | None = None) -> str:

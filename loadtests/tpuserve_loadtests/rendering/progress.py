@@ -11,7 +11,7 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.live_figures import RECENT_S, LiveFigures, LivePeriod
 from tpuserve_loadtests.measurement.recorder import Counts
-from tpuserve_loadtests.report_model.units import three_digits
+from tpuserve_loadtests.rendering.units import three_digits
 
 # Without a terminal: seconds between lines, and the share of the time so far, so that long runs print few lines.
 LINE_S: Final = 10.0

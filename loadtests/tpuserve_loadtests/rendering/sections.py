@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from tpuserve_formats.markup import Markup, element
+from tpuserve_loadtests.rendering.chart import Chart
 from tpuserve_loadtests.rendering.drawing import draw_chart
 from tpuserve_loadtests.rendering.interval_chart import draw_intervals
-from tpuserve_loadtests.report_model.chart import Chart
-from tpuserve_loadtests.report_model.parts import (
+from tpuserve_loadtests.rendering.parts import (
     Charts,
     Group,
     Headline,
@@ -19,7 +19,7 @@ from tpuserve_loadtests.report_model.parts import (
     Table,
     Tile,
 )
-from tpuserve_loadtests.report_model.units import percent
+from tpuserve_loadtests.rendering.units import percent
 
 
 def show_notice(notice: Notice) -> Markup:

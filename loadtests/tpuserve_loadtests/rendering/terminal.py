@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as RichTable
 
-from tpuserve_loadtests.report_model.parts import Printed, Table, Text
-from tpuserve_loadtests.report_model.report import Report
+from tpuserve_loadtests.rendering.parts import Printed, Table, Text
+from tpuserve_loadtests.rendering.report import Report
 
 # Width for output to a file, where Rich would wrap columns at 80 characters.
 PLAIN_WIDTH: Final = 120

@@ -5,10 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.threshold import GateResult
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.outcomes.comparison import (
+from tpuserve_loadtests.judgement.comparison import (
     SIDES,
     VERDICTS,
     ComparisonOutcome,
@@ -17,12 +14,15 @@ from tpuserve_loadtests.outcomes.comparison import (
     cost_cells,
     failure_cells,
 )
-from tpuserve_loadtests.outcomes.spending import Spending
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import Document, Page, Report
-from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent
+from tpuserve_loadtests.judgement.spending import Spending
+from tpuserve_loadtests.judgement.threshold import GateResult
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
+from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Document, Page, Report
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent
 from tpuserve_loadtests.reports.errors import errors_table, most_frequent
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tpuserve_formats.counted import counted
+from tpuserve_loadtests.judgement.run import LINE_TITLES
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.outcomes.run import LINE_TITLES
-from tpuserve_loadtests.report_model.parts import Row, Table, Text
+from tpuserve_loadtests.rendering.parts import Row, Table, Text
 
 _MOST_PRINTED: Final = 5
 _MOST_ROWS: Final = 20

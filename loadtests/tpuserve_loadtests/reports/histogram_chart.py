@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule
-from tpuserve_loadtests.report_model.scales import Linear, Logarithmic
-from tpuserve_loadtests.report_model.units import milliseconds, percent, three_digits
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.rendering.scales import Linear, Logarithmic
+from tpuserve_loadtests.rendering.units import milliseconds, percent, three_digits
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _BINS: Final = 36

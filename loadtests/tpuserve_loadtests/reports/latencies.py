@@ -1,7 +1,7 @@
 """Table cells for latencies."""
 
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.report_model.units import three_digits
+from tpuserve_loadtests.rendering.units import three_digits
 
 LATENCIES = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
 # Narrow terminals omit these.

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
 from tpuserve_loadtests.judgement.mlperf import LEAST_DURATION_S, Constraint, Result, Scenario, estimate_ns
+from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+from tpuserve_loadtests.judgement.search import Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.outcomes.mlperf import MlperfOutcome
-from tpuserve_loadtests.outcomes.search import Searched
-from tpuserve_loadtests.report_model.parts import (
+from tpuserve_loadtests.rendering.parts import (
     Charts,
     Headline,
     Notice,
@@ -24,8 +24,8 @@ from tpuserve_loadtests.report_model.parts import (
     Text,
     Tile,
 )
-from tpuserve_loadtests.report_model.report import GENERATOR, Case, Document, Page, Report
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, seconds
+from tpuserve_loadtests.rendering.report import GENERATOR, Case, Document, Page, Report
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, seconds
 from tpuserve_loadtests.reports.errors import errors_table
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin

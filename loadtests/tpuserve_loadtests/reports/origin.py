@@ -6,7 +6,7 @@ from importlib import metadata
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.report_model.units import seconds
+from tpuserve_loadtests.rendering.units import seconds
 
 
 def describe_origin(runs: Sequence[Measured]) -> str:

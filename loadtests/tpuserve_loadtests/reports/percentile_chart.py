@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
-from tpuserve_loadtests.report_model.scales import Nines, latency_scale
-from tpuserve_loadtests.report_model.units import milliseconds
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.rendering.scales import Nines, latency_scale
+from tpuserve_loadtests.rendering.units import milliseconds
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 from tpuserve_loadtests.statistics.percentile_curve import percentile_curve

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.repetition import MEDIAN, RepetitionOutcome, describe_interval
 from tpuserve_loadtests.judgement.settling import FIGURES, value_of
-from tpuserve_loadtests.outcomes.repetition import MEDIAN, RepetitionOutcome, describe_interval
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import Document, Page, Report
-from tpuserve_loadtests.report_model.scales import Linear
-from tpuserve_loadtests.report_model.units import milliseconds, per_second
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Document, Page, Report
+from tpuserve_loadtests.rendering.scales import Linear
+from tpuserve_loadtests.rendering.units import milliseconds, per_second
 from tpuserve_loadtests.reports.errors import errors_table, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells

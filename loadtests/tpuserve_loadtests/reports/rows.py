@@ -5,7 +5,7 @@ from typing import Any
 
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.report_model.report import Cells
+from tpuserve_loadtests.rendering.report import Cells
 
 
 def window_rows(measured: Measured) -> list[Cells]:

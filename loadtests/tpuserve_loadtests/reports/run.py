@@ -5,13 +5,13 @@ from dataclasses import asdict
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.outcomes.run import RunOutcome
-from tpuserve_loadtests.report_model.chart import Chart, Rule
-from tpuserve_loadtests.report_model.parts import Charts, Printed, Row, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import Document, Page, Report
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, three_digits
+from tpuserve_loadtests.rendering.chart import Chart, Rule
+from tpuserve_loadtests.rendering.parts import Charts, Printed, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Document, Page, Report
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent, three_digits
 from tpuserve_loadtests.reports.errors import errors_table, line_title, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells

@@ -1,11 +1,11 @@
 """The verdict on a run in words, with its checks."""
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.run import UNSETTLED, RunOutcome
 from tpuserve_loadtests.judgement.threshold import GateResult
-from tpuserve_loadtests.outcomes.run import UNSETTLED, RunOutcome
-from tpuserve_loadtests.report_model.parts import Headline, Row, Table
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent
+from tpuserve_loadtests.rendering.parts import Headline, Row, Table
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent
 from tpuserve_loadtests.reports.errors import most_frequent
 
 NOT_TO_BE_TRUSTED = "Inconclusive: the load generator was the limit"

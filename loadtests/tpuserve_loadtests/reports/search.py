@@ -4,14 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.search import Searched
+from tpuserve_loadtests.judgement.searching import Probe
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.outcomes.search import Searched
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import GENERATOR, Case, Document, Page, Report
-from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.units import three_digits
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
+from tpuserve_loadtests.rendering.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import GENERATOR, Case, Document, Page, Report
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale
+from tpuserve_loadtests.rendering.units import three_digits
 from tpuserve_loadtests.reports.errors import errors_table
 from tpuserve_loadtests.reports.latencies import LATENCIES, latency_cells
 from tpuserve_loadtests.reports.origin import describe_origin
@@ -25,7 +26,6 @@ from tpuserve_loadtests.reports.spending_section import (
     spending_tiles,
     with_spending,
 )
-from tpuserve_loadtests.searching import Probe
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _STOPPED = "The search stopped early"

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
-from tpuserve_loadtests.report_model.parts import Charts, Printed, Remark, Row, Share, Shares, Table, Text
-from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.time_axis import TimeAxis
-from tpuserve_loadtests.report_model.units import MIB, milliseconds, three_digits
-from tpuserve_loadtests.server_side.latency_parts import EXECUTION, QUEUE, Part
-from tpuserve_loadtests.server_side.process_use import ProcessMoment, ProcessUse
-from tpuserve_loadtests.server_side.server_side import Moment, Phase, ServerSide
-from tpuserve_loadtests.server_side.watched import Watched
+from tpuserve_loadtests.monitoring.latency_parts import EXECUTION, QUEUE, Part
+from tpuserve_loadtests.monitoring.process_use import ProcessMoment, ProcessUse
+from tpuserve_loadtests.monitoring.server_side import Moment, Phase, ServerSide
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers
+from tpuserve_loadtests.rendering.parts import Charts, Printed, Remark, Row, Share, Shares, Table, Text
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale
+from tpuserve_loadtests.rendering.time_axis import TimeAxis
+from tpuserve_loadtests.rendering.units import MIB, milliseconds, three_digits
 
 _WHERE: Final = "Time breakdown"
 # The server's histogram for parts whose percentiles the table shows, too.

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.outcomes.server_columns import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
-from tpuserve_loadtests.report_model.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers
-from tpuserve_loadtests.report_model.parts import Charts, Row, Table
-from tpuserve_loadtests.report_model.scales import Linear, Named, latency_scale
-from tpuserve_loadtests.report_model.units import milliseconds, percent
-from tpuserve_loadtests.server_side.watched import Watched
+from tpuserve_loadtests.monitoring.server_columns import BATCH_ROWS, CORES, PADDING, PARTS, ServerColumn, server_columns
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers
+from tpuserve_loadtests.rendering.parts import Charts, Row, Table
+from tpuserve_loadtests.rendering.scales import Linear, Named, latency_scale
+from tpuserve_loadtests.rendering.units import milliseconds, percent
 
 # Runs by name, in order.
 Rows: TypeAlias = Sequence[tuple[str, Watched]]

@@ -5,19 +5,19 @@ from dataclasses import asdict
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.run import FROM_DUE
+from tpuserve_loadtests.judgement.soak import SoakOutcome, drift_cells, shown_hours, verdict_cause, verdict_line
 from tpuserve_loadtests.measurement.segments import Segment
 from tpuserve_loadtests.measurement.tally import Summary
 from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.outcomes.run import FROM_DUE
-from tpuserve_loadtests.outcomes.soak import SoakOutcome, drift_cells, shown_hours, verdict_cause, verdict_line
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import Cells, Document, Page, Report
-from tpuserve_loadtests.report_model.scales import Linear
-from tpuserve_loadtests.report_model.time_axis import TimeAxis
-from tpuserve_loadtests.report_model.units import MIB, milliseconds, per_second, percent, seconds
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers
+from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Cells, Document, Page, Report
+from tpuserve_loadtests.rendering.scales import Linear
+from tpuserve_loadtests.rendering.time_axis import TimeAxis
+from tpuserve_loadtests.rendering.units import MIB, milliseconds, per_second, percent, seconds
 from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
 from tpuserve_loadtests.reports.histogram_chart import histogram_chart
 from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells

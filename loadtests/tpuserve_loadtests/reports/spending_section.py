@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from tpuserve_loadtests.outcomes.spending import NO_COST, Spending
-from tpuserve_loadtests.report_model.parts import Printed, Remark, Row, Table, Text, Tile
-from tpuserve_loadtests.report_model.units import three_digits, three_significant
-from tpuserve_loadtests.server_side.energy import Energy, Unmeasured
+from tpuserve_loadtests.judgement.spending import NO_COST, Spending
+from tpuserve_loadtests.monitoring.energy import Energy, Unmeasured
+from tpuserve_loadtests.rendering.parts import Printed, Remark, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.units import three_digits, three_significant
 
 # Loads by name, in order.
 Spendings: TypeAlias = Sequence[tuple[str, Spending]]

@@ -5,17 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.run import FROM_DUE, RunOutcome
+from tpuserve_loadtests.judgement.spending import Spending
+from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.outcomes.run import FROM_DUE, RunOutcome
-from tpuserve_loadtests.outcomes.server_columns import part_ms
-from tpuserve_loadtests.outcomes.spending import Spending
-from tpuserve_loadtests.outcomes.sweep import Sweep, judge_sweep
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule
-from tpuserve_loadtests.report_model.parts import Charts, Headline, Printed, Row, Table, Text, Tile
-from tpuserve_loadtests.report_model.report import Case, Page, Report
-from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, percent, three_digits
+from tpuserve_loadtests.monitoring.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
+from tpuserve_loadtests.monitoring.server_columns import part_ms
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule
+from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Case, Page, Report
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent, three_digits
 from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
 from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
 from tpuserve_loadtests.reports.origin import describe_load, describe_origin
@@ -31,8 +33,6 @@ from tpuserve_loadtests.reports.spending_section import (
     spending_tiles,
     with_spending,
 )
-from tpuserve_loadtests.server_side.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
-from tpuserve_loadtests.server_side.watched import Watched
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _DRAWN = ("p50", "p90", "p99")

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.report_model.chart import Axis, Chart, Column, Curve, Numbers, Rule
-from tpuserve_loadtests.report_model.parts import Charts
-from tpuserve_loadtests.report_model.scales import Linear, latency_scale
-from tpuserve_loadtests.report_model.time_axis import TimeAxis
-from tpuserve_loadtests.report_model.units import milliseconds, per_second, three_digits
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.rendering.parts import Charts
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale
+from tpuserve_loadtests.rendering.time_axis import TimeAxis
+from tpuserve_loadtests.rendering.units import milliseconds, per_second, three_digits
 
 # The maximum of each window appears only in the tooltip. For few requests, it equals p99.
 _DRAWN = ("p50", "p90", "p99")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from tpuserve_loadtests.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone
 
 # Names of the entries for a signal and for the labels' return, which are not steps of the plan.

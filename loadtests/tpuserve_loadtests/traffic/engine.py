@@ -18,15 +18,15 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
-from tpuserve_loadtests import protocols
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
+from tpuserve_loadtests.requests import protocols
+from tpuserve_loadtests.requests.workload import Line, Workload
 from tpuserve_loadtests.traffic.senders import Connections
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
-from tpuserve_loadtests.workload import Line, Workload
 
 TICK_S: Final = 0.5
 # A request in flight at the end of a load may take its whole timeout.

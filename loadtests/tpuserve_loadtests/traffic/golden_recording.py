@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from tpuserve_client.exchange import Reply
 from tpuserve_client.model import Signature
-from tpuserve_loadtests.golden.golden_answers import encode_golden
+from tpuserve_loadtests.requests.wires import WIRES, encode_golden, predict_call
+from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender, failure_message
-from tpuserve_loadtests.wires import WIRES, predict_call
-from tpuserve_loadtests.workload import Line
 
 
 class NotRecorded(RuntimeError):

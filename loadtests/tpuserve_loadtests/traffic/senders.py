@@ -13,13 +13,13 @@ from geventhttpclient import HTTPClient
 from tpuserve_client.address import parse_address
 from tpuserve_client.exchange import Reply
 from tpuserve_client.oip_rest_wire import HEADER_LENGTH
-from tpuserve_loadtests import protocols
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import WrongAnswer
-from tpuserve_loadtests.grpc_client.channel import Channel
-from tpuserve_loadtests.grpc_client.status import GrpcError
-from tpuserve_loadtests.protocols import port_of
-from tpuserve_loadtests.workload import Line
+from tpuserve_loadtests.requests import protocols
+from tpuserve_loadtests.requests.protocols import port_of
+from tpuserve_loadtests.requests.workload import Line
+from tpuserve_loadtests.traffic.channel import Channel
+from tpuserve_loadtests.traffic.status import GrpcError
 
 MAX_MESSAGE: Final = 300
 _OK: Final = 200

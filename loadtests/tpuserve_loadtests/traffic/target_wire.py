@@ -7,8 +7,8 @@ from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.answer_check import CheckPlan
 from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
+from tpuserve_loadtests.requests.workload import Line, Workload
 from tpuserve_loadtests.traffic.engine import Target
-from tpuserve_loadtests.workload import Line, Workload
 
 
 def target_to_wire(target: Target) -> dict[str, Any]:  # plain values of several types

@@ -22,8 +22,8 @@ from tpuserve_client.exchange import Reply
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answer_check import AnswerChecks, WrongAnswer
 from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.requests.workload import Line, Turns
 from tpuserve_loadtests.traffic.senders import Sender, failure_message
-from tpuserve_loadtests.workload import Line, Turns
 
 _CLOCK_MONOTONIC: Final = 1
 _NANOSECONDS: Final = 1_000_000_000

@@ -3,7 +3,7 @@
 from tests.fuzz.parsers.json_signatures import SIGNATURES
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target
-from tpuserve_loadtests.recording.recording import read_json_log, read_prediction_log
+from tpuserve_loadtests.requests.recording import read_json_log, read_prediction_log
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.versions.warmup import decode_record
 

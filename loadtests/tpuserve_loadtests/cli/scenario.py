@@ -1,0 +1,333 @@
+"""Scenario files in YAML: several models with weights, and their common load.
+
+The keys are the names of command-line options. This module sends no requests to a server.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeAlias, get_args
+
+import yaml
+
+from tpuserve_loadtests.arrivals.duration import parse_duration
+from tpuserve_loadtests.arrivals.process import PROCESSES
+from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.arrivals.think_time import FORMS as THINK_TIMES
+from tpuserve_loadtests.arrivals.think_time import ThinkTime
+from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
+from tpuserve_loadtests.requests.arrays import EVERY_INPUT
+from tpuserve_loadtests.requests.distribution import FORMS, Distribution
+from tpuserve_loadtests.requests.protocols import Port
+
+_Yaml: TypeAlias = Any  # any YAML value, which the code below validates
+
+# Keys that differ from their field's name in Settings.
+_FIELDS: Final = {
+    "grpc": "grpc_address",
+    "rest": "rest_url",
+    "trace": "trace_file",
+    "arrivals": "process",
+    "requests": "request_limit",
+    "fail_if": "gates",
+    "slo": "objectives",
+}
+
+
+class BadScenario(ValueError):
+    """Error for an invalid scenario. The message names the key, the expected value and the received value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The requests for one model, as the file specifies them. Without `ports`, all measured protocols apply."""
+
+    model: str
+    name: str | None = None
+    weight: float = 1.0
+    version: int | None = None
+    label: str | None = None
+    signature: str | None = None
+    ports: tuple[Port, ...] = ()
+    rows: Distribution | None = None
+    lengths: Mapping[str, Distribution] = field(default_factory=dict)
+    input: Path | None = None
+    golden: Path | None = None
+    recorded: tuple[Path, ...] = ()
+    recorded_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The file's values for the server and the load, named as command-line options; None if the file omits them."""
+
+    grpc_address: str | None = None
+    rest_url: str | None = None
+    timeout: float | None = None
+    users: int | None = None
+    rate: str | None = None
+    trace_file: Path | None = None
+    think_time: ThinkTime | None = None
+    request_limit: int | None = None
+    speed: float | None = None
+    process: str | None = None
+    burst: int | None = None
+    duration: float | None = None
+    warm_up: float | None = None
+    seed: int | None = None
+    gates: tuple[str, ...] | None = None
+    objectives: tuple[str, ...] | None = None
+
+    def explicit_values(self) -> dict[str, object]:
+        """Return the values that the file gives, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Several models and their common load."""
+
+    title: str
+    parts: tuple[Part, ...]
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of the file. `read` raises ValueError for a value that is not `expected`."""
+
+    expected: str
+    read: Callable[[_Yaml], _Yaml]
+    is_needed: bool = False
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read and validate a file. Paths in it are relative to its directory. Raises BadScenario."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadScenario(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadScenario(f"{path}: not valid YAML: {error}") from None
+    try:
+        settings = _read(document, _file_keys(path.parent), "")
+    except BadScenario as error:
+        raise BadScenario(f"{path}: {error}") from None
+    parts, load = settings.pop("models"), settings.pop("load", {})
+    named = {_FIELDS.get(key, key): value for key, value in {**settings, **load}.items()}
+    return Scenario(path.stem, tuple(parts), Settings(**named))
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML loader that rejects duplicate keys. SafeLoader would silently use the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Construct a mapping as SafeLoader does. Raises ConstructorError for a duplicate key."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key!r}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read(document: _Yaml, keys: Mapping[str, _Key], where: str) -> dict[str, _Yaml]:
+    """Return the validated values of a mapping. Raises BadScenario."""
+    if not isinstance(document, dict):
+        raise BadScenario(f"{where or 'the file'}: expected keys and values, received {_shown(document)}")
+    prefix = f"{where}." if where else ""
+    for key in document:
+        if key not in keys:
+            raise BadScenario(f"{prefix}{key}: expected one of the keys {', '.join(keys)}, received {key!r:.80}")
+    for key, needed in keys.items():
+        if needed.is_needed and key not in document:
+            raise BadScenario(f"{prefix}{key}: expected {needed.expected}, received nothing")
+    return {key: _value(raw, keys[key], f"{prefix}{key}") for key, raw in document.items()}
+
+
+def _value(raw: _Yaml, key: _Key, where: str) -> _Yaml:
+    try:
+        return key.read(raw)
+    except BadScenario as error:
+        raise BadScenario(f"{where}{error}" if str(error).startswith("[") else f"{where}.{error}") from None
+    except ValueError as error:
+        reason = f"; {error}" if str(error) else ""
+        raise BadScenario(f"{where}: expected {key.expected}, received {_shown(raw)}{reason}") from None
+
+
+def _shown(raw: _Yaml) -> str:
+    return "nothing" if raw is None else f"{raw!r:.80}"
+
+
+def _text(raw: _Yaml) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError
+    return raw
+
+
+def _number(least: float, *, integer: bool = False, above: bool = False) -> Callable[[_Yaml], _Yaml]:
+    def read(raw: _Yaml) -> _Yaml:
+        is_number = isinstance(raw, int if integer else (int, float)) and not isinstance(raw, bool)
+        if not is_number or not (raw > least if above else raw >= least):
+            raise ValueError
+        return raw
+
+    return read
+
+
+def _one_of(*known: str) -> Callable[[_Yaml], str]:
+    def read(raw: _Yaml) -> str:
+        if raw not in known:
+            raise ValueError
+        return str(raw)
+
+    return read
+
+
+def _duration(zero: bool = False) -> Callable[[_Yaml], float]:
+    return lambda raw: parse_duration(_scalar(raw), zero=zero)
+
+
+def _scalar(raw: _Yaml) -> str:
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise ValueError
+    return str(raw)
+
+
+def _rate(raw: _Yaml) -> str:
+    RateProfile.parse(_scalar(raw), 1.0)
+    return str(raw)
+
+
+def _thresholds(raw: _Yaml) -> tuple[str, ...]:
+    texts = [raw] if isinstance(raw, str) else raw
+    if not isinstance(texts, list) or not texts:
+        raise ValueError
+    return tuple(Threshold.parse(_text(text)).text for text in texts)
+
+
+def _distribution(raw: _Yaml) -> Distribution:
+    if not isinstance(raw, dict):
+        return Distribution.parse(_scalar(raw))
+    value, weight = _number(1, integer=True), _number(0)
+    return Distribution.choice({value(key): weight(share) for key, share in raw.items()})
+
+
+def _lengths(raw: _Yaml) -> dict[str, Distribution]:
+    if isinstance(raw, dict) and raw and all(isinstance(key, str) for key in raw):
+        return {name: _distribution(each) for name, each in raw.items()}
+    return {EVERY_INPUT: _distribution(raw)}
+
+
+def _ports(raw: _Yaml) -> tuple[Port, ...]:
+    known: tuple[Port, ...] = get_args(Port)
+    if raw not in (*known, "both"):
+        raise ValueError
+    return known if raw == "both" else tuple(each for each in known if each == raw)
+
+
+def _path(folder: Path) -> Callable[[_Yaml], Path]:
+    def read(raw: _Yaml) -> Path:
+        path = folder / _text(raw)
+        if not path.is_file():
+            raise ValueError(f"file {path} does not exist")
+        return path
+
+    return read
+
+
+def _golden(folder: Path) -> Callable[[_Yaml], Path]:
+    def read(raw: _Yaml) -> Path:
+        path = folder / _text(raw)
+        return path if path.is_dir() else _path(folder)(raw)
+
+    return read
+
+
+def _paths(folder: Path) -> Callable[[_Yaml], tuple[Path, ...]]:
+    read = _path(folder)
+    return lambda raw: tuple(read(each) for each in (raw if isinstance(raw, list) and raw else [raw]))
+
+
+def _parts(folder: Path) -> Callable[[_Yaml], list[Part]]:
+    def read(raw: _Yaml) -> list[Part]:
+        if not isinstance(raw, list) or not raw:
+            raise ValueError
+        return [_part(_read(each, _part_keys(folder), f"[{number}]"), number) for number, each in enumerate(raw)]
+
+    return read
+
+
+def _part(values: dict[str, _Yaml], number: int) -> Part:
+    if "version" in values and "label" in values:
+        raise BadScenario(f"[{number}]: expected a version or a label, received both")
+    if "input" in values and "lengths" in values:
+        raise BadScenario(f"[{number}]: expected lengths of random inputs or an input file, received both")
+    if "golden" in values and values["golden"].is_dir() and "rows" in values:
+        raise BadScenario(f"[{number}]: expected no rows with a version directory in golden, which contains requests")
+    if "golden" in values and ("input" in values or "lengths" in values):
+        raise BadScenario(f"[{number}]: expected no input and no lengths with golden, which contains inputs")
+    if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
+        raise BadScenario(f"[{number}]: expected recorded requests alone, received {', '.join(sorted(others))}, too")
+    ports = values.pop("protocol", ())
+    return Part(**values, ports=ports)
+
+
+def _part_keys(folder: Path) -> dict[str, _Key]:
+    distribution = _Key(f"a number or a distribution ({FORMS})", _distribution)
+    return {
+        "model": _Key("the model's name", _text, is_needed=True),
+        "name": _Key("a name for tables", _text),
+        "weight": _Key("a number above 0", _number(0, above=True)),
+        "version": _Key("a version's number", _number(0, integer=True)),
+        "label": _Key("a version's label", _text),
+        "signature": _Key("a signature's name", _text),
+        "protocol": _Key("grpc, rest or both", _ports),
+        "rows": distribution,
+        "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
+        "input": _Key("an .npz, .npy or .json file", _path(folder)),
+        "golden": _Key("an .npz or .json file of inputs and outputs, or a version directory", _golden(folder)),
+        "recorded": _Key("a file of recorded requests, or several", _paths(folder)),
+        "recorded_model": _Key("the model's name in the recording", _text),
+    }
+
+
+def _load_keys(folder: Path) -> dict[str, _Key]:
+    return {
+        "users": _Key("an integer of at least 1", _number(1, integer=True)),
+        "think_time": _Key(f"a think time such as {THINK_TIMES}", lambda raw: ThinkTime.parse(_scalar(raw))),
+        "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
+        "trace": _Key("a file of arrival times", _path(folder)),
+        "speed": _Key("a number above 0", _number(0, above=True)),
+        "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
+        "burst": _Key("an integer of at least 2", _number(2, integer=True)),
+        "requests": _Key("an integer of at least 1", _number(1, integer=True)),
+        "duration": _Key("a duration such as 30s or 2m", _duration()),
+        "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
+        "seed": _Key("an integer of at least 0", _number(0, integer=True)),
+    }
+
+
+def _load(folder: Path) -> Callable[[_Yaml], dict[str, _Yaml]]:
+    def read(raw: _Yaml) -> dict[str, _Yaml]:
+        if not isinstance(raw, dict):
+            raise ValueError
+        values = _read(raw, _load_keys(folder), "")
+        ways = [key for key in ("users", "rate", "trace") if key in values]
+        if len(ways) > 1:
+            raise ValueError(f"set one of {' and '.join(ways)}")
+        return values
+
+    return read
+
+
+def _file_keys(folder: Path) -> dict[str, _Key]:
+    return {
+        "models": _Key("a list of models", _parts(folder), is_needed=True),
+        "grpc": _Key("HOST:PORT", _text),
+        "rest": _Key("a URL", _text),
+        "timeout": _Key("a duration such as 30s", _duration()),
+        "load": _Key("keys and values", _load(folder)),
+        "fail_if": _Key(f"gates such as {EXAMPLES}", _thresholds),
+        "slo": _Key("objectives such as 'p99<=20ms'", _thresholds),
+    }

@@ -1,0 +1,283 @@
+"""The outcome of a comparison of two versions: figures, intervals, failures, verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tpuserve_formats.counted import counted
+from tpuserve_formats.price import Price
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.generator import judge_generator
+from tpuserve_loadtests.judgement.run import NOT_TRUSTED
+from tpuserve_loadtests.judgement.spending import Spending
+from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
+from tpuserve_loadtests.measurement.measured import Measured, together
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.monitoring.server_columns import changes
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.report import ANSWERED, GENERATOR, Case
+from tpuserve_loadtests.rendering.units import percent, three_significant
+from tpuserve_loadtests.statistics.bootstrap import Ratio, Round
+from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Failures, Figure, Verdict, compare
+
+LEAST_ROUNDS = 3
+SIDES = ("A", "B")
+VERDICTS = {
+    Verdict.SAME: "B is the same as A",
+    Verdict.BETTER: "B is better",
+    Verdict.WORSE: "B is worse",
+    Verdict.FAILING: "Requests failed",
+    Verdict.UNCLEAR: "Inconclusive: B may be worse",
+}
+# Name of the failures among the figures.
+FAILED = "failures"
+
+
+@dataclass(frozen=True, slots=True)
+class SideTotal:
+    """All runs of A or of B together. `name` is the version, label or address."""
+
+    letter: str
+    name: str
+    measured: Measured
+
+    @property
+    def total(self) -> Summary:
+        """The summary of all requests of the side."""
+        return self.measured.total.summary(self.letter, self.measured.rate_per_s)
+
+    @property
+    def problem(self) -> str:
+        """The share of requests that failed, with the most frequent error; empty if none failed."""
+        errors = self.measured.recorder.errors()
+        if not errors:
+            return ""
+        share = f"{percent(self.measured.error_rate)} of {counted(self.measured.total.requests, 'request')}"
+        return f"{self.letter} ({self.name}) failed {share}, most often with: {errors[0].message}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOutcome:
+    """The outcome of a comparison. `comparison` is None after too few rounds.
+
+    With `strict`, a generator at its limit fails the comparison. With `fail_if_unclear`, an unclear figure does.
+    `sides` are the merged runs of A and of B with the server's metrics. `totals` are those without. Both are empty
+    without a complete round. `gates` are the results of B's gates, and `accepted` states that a gate on `error_rate`
+    decides about failures and passes for both sides. `rows` are the mean numbers of rows per request of the sides, and
+    `prices` those of their machines, or empty.
+    """
+
+    names: tuple[str, str]
+    rounds: Sequence[tuple[Measured, Measured]]
+    comparison: Comparison | None
+    limits: tuple[str, ...]
+    strict: bool
+    fail_if_unclear: bool
+    sides: tuple[Watched, ...] = ()
+    totals: tuple[SideTotal, ...] = ()
+    gates: tuple[GateResult, ...] = ()
+    accepted: bool = False
+    rows: tuple[float, float] = (1.0, 1.0)
+    prices: tuple[Price, ...] = ()
+
+    @property
+    def spendings(self) -> tuple[Spending, ...]:
+        """The cost and the energy of A and B, at the rates of the comparison, or an empty tuple without one."""
+        rate = self._rate
+        if rate is None:
+            return ()
+        prices = self.prices or (None, None)
+        energies = [watched.energy for watched in self.sides] or [None, None]
+        return tuple(map(Spending, (rate.a, rate.b), self.rows, prices, energies))
+
+    @property
+    def cost_ratio(self) -> Ratio | None:
+        """The cost of a million predictions of A and B, and the ratio with its 99 % interval; None if it is unknown.
+
+        The interval is that of the rate. Prices and rows are exact.
+        """
+        rate, costs = self._rate, [spending.per_million_predictions for spending in self.spendings]
+        if rate is None or len(costs) < 2 or costs[0] is None or costs[1] is None or rate.low <= 0:
+            return None
+        at_same_rate = costs[1] / costs[0] * rate.b / rate.a
+        return Ratio(costs[0], costs[1], at_same_rate / rate.ratio, at_same_rate / rate.high, at_same_rate / rate.low)
+
+    @property
+    def _rate(self) -> Ratio | None:
+        figures = self.comparison.figures if self.comparison else ()
+        return next((figure.ratio for figure in figures if figure.name == "rate"), None)
+
+    @property
+    def difference(self) -> str:
+        """The parts in which B's latency differs from A's; empty if B is the same, or if the parts are unknown."""
+        if self.comparison is None or self.comparison.verdict is Verdict.SAME or not self.sides:
+            return ""
+        return changes(*self.sides)
+
+    @property
+    def where(self) -> str:
+        """The difference as a complete sentence."""
+        return f"B compared with A: {self.difference}" if self.difference else ""
+
+    @property
+    def server_notes(self) -> tuple[str, ...]:
+        """Reasons for missing server metrics. A reason that applies to both sides appears once."""
+        found = [watched.note for watched in self.sides]
+        if len(set(found)) <= 1:
+            return tuple(note for note in found[:1] if note)
+        return tuple(f"{side}: {note}" for side, note in zip("AB", found, strict=True) if note)
+
+    @property
+    def failures(self) -> int:
+        """The number of failed requests of both sides."""
+        return sum(side.measured.total.failures for side in self.totals)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The failures of each side that has any, B first because the comparison judges B."""
+        return tuple(side.problem for side in reversed(self.totals) if side.problem)
+
+    @property
+    def limit_note(self) -> str:
+        """The first reason why the generator was the limit, with the number of others; empty if it never was."""
+        others = f" (and {counted(len(self.limits) - 1, 'similar limit')})" if len(self.limits) > 1 else ""
+        return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
+
+    @property
+    def unclear(self) -> tuple[str, ...]:
+        """Explanations of the unclear figures, a sentence each."""
+        figures = self.comparison.figures if self.comparison else ()
+        return tuple(_explain(each) for each in figures if each.verdict is Verdict.UNCLEAR)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the first match.
+
+        The order is: generator limit, few rounds, worse or a failed gate, failed requests, unclear, success.
+        """
+        if self.strict and self.limits:
+            return EXIT_GENERATOR
+        if self.comparison is None:
+            return EXIT_FAILED
+        if self.comparison.verdict is Verdict.WORSE or any(result.failed for result in self.gates):
+            return EXIT_GATE
+        if self.failures and not self.accepted:
+            return EXIT_FAILED
+        return EXIT_GENERATOR if self.fail_if_unclear and self.unclear else 0
+
+    @property
+    def too_few(self) -> str:
+        """The reason why there is no comparison."""
+        return f"Stopped after {counted(len(self.rounds), 'complete round')}, too few for a result"
+
+    @property
+    def cases(self) -> list[Case]:
+        """The report's test cases: number of rounds, requests, generator, and one for each figure."""
+        return [
+            Case("there are enough rounds", "" if self.comparison else self.too_few),
+            Case(ANSWERED, "" if self.accepted else "\n".join(self.problems)),
+            Case(GENERATOR, "\n".join(self.limits) if self.strict else ""),
+            *(self._case(name) for name in FIGURES),
+            self._failures_case(),
+            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+        ]
+
+    def _failures_case(self) -> Case:
+        title = "failures of B are not worse"
+        failures = self.comparison.failures if self.comparison else None
+        if failures is None:
+            return Case(title, skipped="too few rounds")
+        _, a, b, difference, interval, verdict = failure_cells(failures)
+        problem = f"{FAILED} of B are {verdict}: A {a}, B {b}, difference {difference} ({interval})"
+        return Case(title, problem if failures.verdict is Verdict.WORSE else "")
+
+    def _case(self, name: str) -> Case:
+        title = f"{name} of B is not worse"
+        figure = (
+            next((each for each in self.comparison.figures if each.name == name), None) if self.comparison else None
+        )
+        if figure is None:
+            return Case(title, skipped="too few rounds")
+        if figure.verdict is Verdict.UNCLEAR:
+            return Case(title, _explain(figure) if self.fail_if_unclear else "", _explain(figure))
+        _, a, b, ratio, interval, verdict = comparison_cells(figure)
+        problem = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
+        where = f"; {self.where}" if self.where else ""
+        return Case(title, f"{problem}{where}" if figure.verdict is Verdict.WORSE else "")
+
+
+def judge_comparison(
+    names: tuple[str, str],
+    rounds: Sequence[tuple[Measured, Measured]],
+    least_effect: float,
+    *,
+    strict: bool,
+    fail_if_unclear: bool,
+    sides: tuple[Watched, ...] = (),
+    gates: tuple[Threshold, ...] = (),
+    rows: tuple[float, float] = (1.0, 1.0),
+    prices: tuple[Price, ...] = (),
+) -> ComparisonOutcome:
+    """Judge the rounds. `gates` apply to B. `rows` and `prices` are for the cost."""
+    pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
+    comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
+    limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured, gates).limits}
+    totals = tuple(
+        SideTotal(letter, name, together(runs))
+        for letter, name, runs in zip(SIDES, names, zip(*rounds, strict=True), strict=False)
+    )
+    return ComparisonOutcome(
+        names,
+        rounds,
+        comparison,
+        tuple(limits),
+        strict,
+        fail_if_unclear,
+        sides,
+        totals,
+        gates=gate_results(gates, totals[1].measured) if totals else (),
+        accepted=_accepts_failures(gates, totals),
+        rows=rows,
+        prices=prices,
+    )
+
+
+def _accepts_failures(gates: tuple[Threshold, ...], totals: Sequence[SideTotal]) -> bool:
+    """Return whether a gate on `error_rate` decides about failures, and passes for both sides."""
+    of_errors = tuple(gate for gate in gates if gate.metric == "error_rate")
+    results = [result for side in totals for result in gate_results(of_errors, side.measured)]
+    return bool(results) and not any(result.failed for result in results)
+
+
+def _explain(figure: Figure) -> str:
+    if figure.scarce:
+        return f"{figure.name} of B is unclear: too few requests; run longer, or increase --rounds"
+    low, high = (100 * (end - 1) for end in (figure.ratio.low, figure.ratio.high))
+    return (
+        f"{figure.name} of B may be {100 * (figure.at_worst - 1):.0f} % worse "
+        f"(99 % interval {low:+.0f} % to {high:+.0f} %); run longer, increase --rounds, or set a larger --least-effect"
+    )
+
+
+def comparison_cells(figure: Figure) -> list[str]:
+    """Format the cells for a terminal: name, A, B, their ratio, its interval, verdict."""
+    ratio = figure.ratio
+    values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
+    return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]
+
+
+def failure_cells(failures: Failures) -> list[str]:
+    """Format the cells of the failures: name, A, B, the difference in percentage points, its interval, verdict."""
+    shares = failures.shares
+    points = [f"{100 * each:+.3g}" for each in (shares.difference, shares.low, shares.high)]
+    interval = f"{points[1]} to {points[2]} points"
+    return [FAILED, percent(shares.a), percent(shares.b), f"{points[0]} points", interval, str(failures.verdict)]
+
+
+def cost_cells(outcome: ComparisonOutcome) -> list[str]:
+    """Format the cells of the cost: name, A, B, their ratio, its interval, and no verdict; empty without a cost."""
+    ratio = outcome.cost_ratio
+    if ratio is None:
+        return []
+    costs = [three_significant(cost) for cost in (ratio.a, ratio.b)]
+    name = f"{outcome.prices[0].currency} per million"
+    return [name, *costs, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", "-"]

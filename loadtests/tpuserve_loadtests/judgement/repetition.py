@@ -1,0 +1,151 @@
+"""The outcome of a run that was repeated until a figure settled."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tpuserve_formats.counted import counted
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.run import RunOutcome
+from tpuserve_loadtests.judgement.settling import FIGURES, Settling, gates_over, interval_of
+from tpuserve_loadtests.judgement.spending import Spending
+from tpuserve_loadtests.judgement.threshold import GateResult, Threshold
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.tally import Summary
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.report import Case
+from tpuserve_loadtests.statistics.median_interval import CONFIDENCE, MedianInterval, values_needed
+
+MEDIAN = "median"
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionOutcome:
+    """Repeated runs of the same load, at least one, with gates over all of them.
+
+    `most` is the limit of runs. `extra_notes` holds notes on all runs.
+    """
+
+    runs: tuple[RunOutcome, ...]
+    gates: tuple[GateResult, ...]
+    settling: Settling
+    most: int
+    extra_notes: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> list[Measured]:
+        """The measurements of the runs."""
+        return [run.measured for run in self.runs]
+
+    @property
+    def watched(self) -> Watched:
+        """All runs with the server's metrics."""
+        return Watched.together([run.watched for run in self.runs])
+
+    @property
+    def median(self) -> Summary:
+        """The medians of the runs' figures, as a line of the table. A count can be a fraction."""
+        lines = [run.total for run in self.runs]
+        names = [each.name for each in fields(Summary) if each.name != "name"]
+        medians: dict[str, Any] = {name: _median([getattr(line, name) for line in lines]) for name in names}
+        return Summary(name=MEDIAN, **medians)
+
+    @property
+    def spending(self) -> Spending:
+        """The cost and the energy at the median rate."""
+        first = self.runs[0]
+        return Spending(self.median.rate_per_s, first.rows, first.price, self.watched.energy)
+
+    @property
+    def intervals(self) -> dict[str, MedianInterval | None]:
+        """The median and interval of each figure, or None after too few runs."""
+        return {figure: interval_of(figure, self.measured) for figure in FIGURES}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the interval of the figure is narrow enough."""
+        return self.settling.is_settled(self.measured)
+
+    @property
+    def statement(self) -> str:
+        """The result of the repetition in words."""
+        name, wanted, count = self.settling.figure, f"{100 * self.settling.within:g} %", len(self.runs)
+        interval = self.intervals[name]
+        if interval is None:
+            return f"{name} has no interval after {count} of at least {counted(values_needed(), 'run')}"
+        if self.is_settled:
+            return f"{name} settled within {wanted} after {counted(count, 'run')}"
+        reached = f"its interval reaches {100 * interval.distance:.3g} % from the median, more than {wanted}"
+        return f"{name} did not settle in {counted(count, 'run')}: {reached}"
+
+    @property
+    def is_generator_limit(self) -> bool:
+        """Whether the load generator failed a run."""
+        return any(run.generator.fails(strict=run.strict) for run in self.runs)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the first match: generator limit, failed gate, failed requests, not settled, success."""
+        if self.is_generator_limit:
+            return EXIT_GENERATOR
+        if any(result.failed for result in self.gates):
+            return EXIT_GATE
+        if not all(run.all_completed and run.all_correct for run in self.runs):
+            return EXIT_FAILED
+        return 0 if self.is_settled else EXIT_GENERATOR
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of the runs, each with its runs unless it applies to all."""
+        runs_of: dict[str, list[str]] = {}
+        for number, run in enumerate(self.runs, start=1):
+            for note in run.notes:
+                runs_of.setdefault(note, []).append(str(number))
+        count = len(self.runs)
+        notes = [
+            note if len(runs) == count else f"run{'s' if len(runs) > 1 else ''} {', '.join(runs)} of {count}: {note}"
+            for note, runs in runs_of.items()
+        ]
+        return (*notes, *self.extra_notes)
+
+    @property
+    def cases(self) -> list[Case]:
+        """The report's test cases: those of a run over all runs, each gate, and the settling."""
+        first, *others = [
+            [case for case in run.cases if case.name not in {str(result.gate) for result in self.gates}]
+            for run in self.runs
+        ]
+        problems = {
+            case.name: [each.problem for cases in (first, *others) for each in cases if each.name == case.name]
+            for case in first
+        }
+        return [
+            *(Case(name, "\n".join(dict.fromkeys(filter(None, found)))) for name, found in problems.items()),
+            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+            Case("the figure settled", "" if self.is_settled else self.statement),
+        ]
+
+
+def judge_repetition(
+    runs: Sequence[RunOutcome],
+    gates: Sequence[Threshold],
+    settling: Settling,
+    most: int,
+    extra_notes: tuple[str, ...] = (),
+) -> RepetitionOutcome:
+    """Judge repeated runs, whose own gates do not count."""
+    results = gates_over(gates, [run.measured for run in runs])
+    return RepetitionOutcome(tuple(runs), results, settling, most, extra_notes)
+
+
+def describe_interval(figure: str, interval: MedianInterval) -> str:
+    """Describe a median with its interval."""
+    show = "{:,.1f}/s".format if figure == "rate" else "{:.2f} ms".format
+    ends = f"{show(interval.low)} to {show(interval.high)}"
+    return f"median {show(interval.median)}, {100 * CONFIDENCE:g} % interval {ends}"
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if len(known) == len(values) else None

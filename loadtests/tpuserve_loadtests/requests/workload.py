@@ -1,0 +1,90 @@
+"""Workloads: lines of encoded requests, and the order of requests in a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tpuserve_client.exchange import Exchange
+from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.requests.protocols import Protocol
+
+# Length of an order, in which the lines have their exact shares. The order then repeats.
+_CYCLE: Final = 4096
+_ORDER_SEED: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Requests that are counted together as a line of the table: one model, signature and protocol.
+
+    `name` is the table's, and unique among lines. A run sends `exchanges` in turn, repeatedly. `rows` holds the number
+    of rows of each exchange. `golden` holds the golden answers as PredictResponse messages for any protocol, and is
+    empty if they are unknown.
+    """
+
+    name: str
+    protocol: Protocol
+    spec: ModelSpec
+    signature_name: str
+    exchanges: tuple[Exchange, ...]
+    rows: tuple[int, ...]
+    golden: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The lines of a run. `order` holds the line of each request by number, and repeats.
+
+    Without an order, the lines share users (closed) or arrivals (open) evenly. Closed users then stay on their line, so
+    that a run can measure two protocols in parallel.
+    """
+
+    lines: tuple[Line, ...]
+    order: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> float:
+        """The mean number of rows per request."""
+        means = [sum(line.rows) / len(line.rows) for line in self.lines]
+        order = self.order or range(len(means))
+        return sum(means[line] for line in order) / len(order)
+
+
+class Turns:
+    """Mapping from a request's number in the run to a line and to the request's number in the line.
+
+    It has no state, so every process of a load generator computes the same result.
+    """
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = tuple(order)
+        counts = [0] * (max(self._order) + 1)
+        ranks = []
+        for line in self._order:
+            ranks.append(counts[line])
+            counts[line] += 1
+        self._ranks, self._counts = tuple(ranks), tuple(counts)
+
+    def at(self, number: int) -> tuple[int, int]:
+        """Return the line of a request, and the number of earlier requests of that line."""
+        cycle, place = divmod(number, len(self._order))
+        line = self._order[place]
+        return line, cycle * self._counts[line] + self._ranks[place]
+
+
+def mixed_order(shares: Sequence[float]) -> tuple[int, ...]:
+    """Return a random order with each line's share of the requests.
+
+    The shares have any sum. Equal shares give the same order.
+    """
+    exact = np.asarray(shares) / sum(shares) * _CYCLE
+    counts = np.maximum(np.floor(exact).astype(int), 1)
+    # Distribute the rounding remainder to the lines that lost most. Lines raised to one request take it from the
+    # largest.
+    while (missing := _CYCLE - counts.sum()) != 0:
+        place = np.argmax(exact - counts) if missing > 0 else np.argmax(counts)
+        counts[place] += 1 if missing > 0 else -1
+    random = np.random.default_rng(_ORDER_SEED)
+    return tuple(random.permutation(np.repeat(np.arange(len(counts)), counts)).tolist())
