@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,11 +28,16 @@ from tpuserve_loadtests.requests.protocols import is_oip
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import Console
+
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
     from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.procedure import Gate, Step
 
+_STYLES: Final = {"failed": "red", "passed": "green", "done": "green"}
+_STATE_WIDTH: Final = len("planned")
+_NAME_WIDTH: Final = 16
 _APPLIED: Final = {"reload": "sent to the server", "poll": "polled by the server"}
 
 EPILOG = """\b
@@ -64,7 +70,6 @@ def rollout(options: RolloutOptions) -> None:
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.rendering.steps import print_step
     from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
     from tpuserve_loadtests.rollout.procedure import Rollout
     from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
@@ -89,12 +94,9 @@ def rollout(options: RolloutOptions) -> None:
         before = {label: now.get(label) for label in (options.canary, options.stable)}
         moves = [(label, version, new) for label, version in before.items()]
 
-        def show_step(step: "Step") -> None:
-            print_step(step, console)
-
         console.print(f"{model}: version {live} to {new}, at {address}", highlight=False)
         started_at = time.time()
-        job = Rollout(gates, moves, soak, labels, pressed.is_set, show_step, time.monotonic)
+        job = Rollout(gates, moves, soak, labels, pressed.is_set, partial(_print_step, console=console), time.monotonic)
         outcome = job.execute() if options.execute else job.plan()
         ended = RolloutOutcome(
             model,
@@ -111,6 +113,15 @@ def rollout(options: RolloutOptions) -> None:
         )
         _publish(ended, job.planned, options)
     sys.exit(job.exit_code)
+
+
+def _print_step(step: "Step", console: "Console") -> None:
+    """Print a finished step as one line."""
+    from rich.markup import escape
+
+    style = _STYLES.get(step.state, "default")
+    state = f"[{style}]{step.state:{_STATE_WIDTH}}[/{style}]"
+    console.print(f"  {state}  {step.name:{_NAME_WIDTH}}  {escape(step.detail)}", highlight=False, soft_wrap=True)
 
 
 def _publish(outcome: "RolloutOutcome", planned: "list[str]", options: RolloutOptions) -> None:

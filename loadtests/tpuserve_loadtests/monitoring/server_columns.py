@@ -7,10 +7,10 @@ from typing import Final
 from tpuserve_loadtests.monitoring.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
 from tpuserve_loadtests.monitoring.server_side import ServerSide
 from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.rendering.units import MIB
 
 # A summary of changes omits parts below this share of the total latency change.
 _LEAST_SHARE: Final = 0.05
+_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ _COLUMNS: Final = (
     ServerColumn("pid cores", lambda watched: None if watched.use is None else watched.use.cpu_cores),
     ServerColumn(
         "pid MiB",
-        lambda watched: None if watched.use is None else watched.use.peak_memory_bytes / MIB,
+        lambda watched: None if watched.use is None else watched.use.peak_memory_bytes / _MIB,
         "{:,.0f}".format,
     ),
 )
