@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.batching.simulation import Arrivals, Device, Result, Setting, bursts, poisson, simulate
-from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.parameters import BatchingOptions, LatencyObjective
 
 # Settings that an operator could choose instead: the largest batch (each allowed size), its timeout (shares of the
 # objective), and the queue length in batches. A short queue of the right length refuses requests that would be late.

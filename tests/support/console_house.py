@@ -8,8 +8,7 @@ import numpy as np
 from tests.support.fake_device import FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry

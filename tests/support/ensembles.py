@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, ModelConfig

@@ -10,8 +10,7 @@ from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tests.support.fakes import FakeMetrics
 from tests.support.lane_messages import RestMessage
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig

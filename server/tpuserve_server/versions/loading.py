@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
+from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.sequences import Sequences, find_sequences
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.aspired_version import AspiredVersion

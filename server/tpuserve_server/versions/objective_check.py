@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from tpuserve_server.core.batching.cost_model import CostModel, MeasuredCost
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.sequences import Axis, Sequences
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.servable import Servable

@@ -17,8 +17,8 @@ from tpuserve_formats.messages.official import (
     PredictionLog,
     PredictRequest,
 )
-from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
-from tpuserve_server.core.batching.padding import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
+from tpuserve_server.core.batching.arrays import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
+from tpuserve_server.core.batching.parameters import BatchingOptions, too_many_rows
 from tpuserve_server.core.batching.sequences import Sequences
 from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.terms.servable import Servable

@@ -7,8 +7,12 @@ from typing import Any, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching.parameters import DEFAULT_MAX_BATCH_SIZE, BatchingParameters
+from tpuserve_server.core.batching.parameters import (
+    DEFAULT_MAX_BATCH_SIZE,
+    BatchingMode,
+    BatchingParameters,
+    PaddingPolicy,
+)
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 # The core omits the message's other fields: names of thread pools, and settings of TensorFlow Serving's internals.

@@ -20,7 +20,7 @@ from tpuserve_formats.tensor_proto import (
     encode_tensor_head,
 )
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.batching.options import too_many_rows
+from tpuserve_server.core.batching.parameters import too_many_rows
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument
 from tpuserve_server.core.terms.types import Array, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec

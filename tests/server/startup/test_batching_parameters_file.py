@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.startup.batching_parameters import read_batching_parameters, read_model_batching_parameters
 from tpuserve_server.startup.text_format import ConfigError

@@ -5,8 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.batching.options import BatchingMode, PaddingPolicy
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters, PaddingPolicy
 from tpuserve_server.startup.settings import Flag, Settings, flags
 from tpuserve_server.startup.validation import read_settings, read_settings_json, settings_json
 

@@ -17,8 +17,7 @@ from tests.support.saved_models import (
     write_warmup,
 )
 from tpuserve_server.core.batching.device_share import DeviceShare
-from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion

@@ -1,7 +1,7 @@
 import pytest
 
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.parameters import BatchingOptions, LatencyObjective
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.versions.objective_check import check_objectives
 

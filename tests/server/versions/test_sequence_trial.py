@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.sequences import Axis, Sequences, find_sequences
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec

@@ -17,7 +17,7 @@ from tensorflow_serving.apis import (
 
 from tests.support.example_models import CLASSIFY, REGRESS, example, save_example_model
 from tests.support.saved_models import predict_request, save_function, save_mlp, write_logs, write_warmup
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.terms.errors import (
     DataLoss,
     FailedPrecondition,

@@ -3,8 +3,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig as OfficialModelServerConfig
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
-from tpuserve_server.core.batching.options import BatchingMode
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.model_server_config import extended, model_configs

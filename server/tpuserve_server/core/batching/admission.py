@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue
 from tpuserve_server.core.batching.objective_plan import ObjectivePlan, Sizes
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.errors import TooLate, counted
 from tpuserve_server.core.terms.priority import Priority

@@ -5,13 +5,11 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 
 from tpuserve_server.core.batching.admission import Admission
-from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck, due_s
-from tpuserve_server.core.batching.lane import Lane, Work
-from tpuserve_server.core.batching.options import BatchingOptions, too_many_rows
-from tpuserve_server.core.batching.queue_depth import QueueDepth
-from tpuserve_server.core.batching.task import SplitRequest, Task, share_run
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, due_s
+from tpuserve_server.core.batching.lane import Batch, Lane, Work
+from tpuserve_server.core.batching.parameters import BatchingOptions, too_many_rows
+from tpuserve_server.core.batching.task import QueueDepth, SplitRequest, Task, share_run
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Unavailable

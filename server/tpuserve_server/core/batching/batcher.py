@@ -5,23 +5,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.admission import Admission
+from tpuserve_server.core.batching.arrays import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
-from tpuserve_server.core.batching.buffers import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.deadline_check import DeadlineCheck, HostDelay
-from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.device_share import DeviceShare, Turn
-from tpuserve_server.core.batching.hung_runs import HungRuns
 from tpuserve_server.core.batching.lane import LEAST_RUN_S
 from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.batching.queue import BatchQueue
-from tpuserve_server.core.batching.queue_depth import QueueDepth
-from tpuserve_server.core.batching.refusals import Refusals
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.queue import BatchQueue, Refusals
 from tpuserve_server.core.batching.runner import BatchRunner
-from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.batching.watchdog import Watchdog
+from tpuserve_server.core.batching.task import QueueDepth, Task
+from tpuserve_server.core.batching.watchdog import HungRuns, Watchdog
 from tpuserve_server.core.system.threads import name_thread
 from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable

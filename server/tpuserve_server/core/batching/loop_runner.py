@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from tpuserve_server.core.batching.batch import Batch
+from tpuserve_server.core.batching.arrays import choose_bucket
 from tpuserve_server.core.batching.device_share import LoopShare
-from tpuserve_server.core.batching.padding import choose_bucket
+from tpuserve_server.core.batching.lane import Batch
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import WaitingClock

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.options import LatencyObjective
+from tpuserve_server.core.batching.parameters import LatencyObjective
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.priority import Priority
 

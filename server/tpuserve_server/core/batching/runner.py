@@ -8,14 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 
-from tpuserve_server.core.batching.arrays import detached, join_batch, split_outputs
+from tpuserve_server.core.batching.arrays import BatchBuffers, choose_bucket, detached, join_batch, split_outputs
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
-from tpuserve_server.core.batching.buffers import BatchBuffers
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.deadline_check import HostDelay
-from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.padding import choose_bucket
+from tpuserve_server.core.batching.device_queue import DeviceQueue, HostDelay
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -227,3 +227,14 @@ def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]], sent: Call
     if sent is not None:
         # Behind the callbacks of the futures, which are in the same line.
         share[0][0].get_loop().call_soon(sent)
+
+
+class QueueDepth(NamedTuple):
+    """Waiting requests and their rows, without padding. A request in parts counts once for each part that waits."""
+
+    requests: int = 0
+    rows: int = 0
+
+    def plus(self, other: "QueueDepth") -> "QueueDepth":
+        """Return the sum of both."""
+        return QueueDepth(self.requests + other.requests, self.rows + other.rows)

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.ends import VersionEnds
 from tpuserve_server.core.models.response_cache import VersionResponses

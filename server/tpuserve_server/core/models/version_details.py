@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpuserve_server.core.batching.cost_model import CurveSnapshot
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.parameters import BatchingOptions
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion
 from tpuserve_server.core.models.response_cache import CacheCounts
 from tpuserve_server.core.terms.errors import ServingError

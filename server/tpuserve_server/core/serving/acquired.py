@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes

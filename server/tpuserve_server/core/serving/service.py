@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.loader import LoadedEnsemble
 from tpuserve_server.core.models.model_states import ModelStates, loaded_of, states_of

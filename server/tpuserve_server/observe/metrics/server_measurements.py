@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.sending import CUT_REASONS
 from tpuserve_server.core.serving.service import InferenceService

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionTraffic, Window
 from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.errors import Unavailable

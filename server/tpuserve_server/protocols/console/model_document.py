@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.batching.queue_depth import QueueDepth
+from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.live_figures import VersionOrigin
 from tpuserve_server.core.models.version_details import VersionDetails
 from tpuserve_server.core.serving.service import InferenceService

@@ -13,7 +13,7 @@ import numpy as np
 import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.batching.padding import empty_aligned
+from tpuserve_server.core.batching.arrays import empty_aligned
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tpuserve_formats.messages.oip import ModelConfig, ModelConfigResponse
-from tpuserve_server.core.batching.options import BatchingOptions
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, VersionPolicy
 from tpuserve_server.core.terms.ensemble import EnsembleStep
 from tpuserve_server.core.terms.types import Signature, TensorSpec

@@ -6,7 +6,7 @@ import pytest
 from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue
-from tpuserve_server.core.batching.options import BatchingOptions, LatencyObjective
+from tpuserve_server.core.batching.parameters import BatchingOptions, LatencyObjective
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import TooLate

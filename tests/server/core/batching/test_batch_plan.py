@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpuserve_server.core.batching.arrays import choose_bucket
 from tpuserve_server.core.batching.lane import BatchPlan
-from tpuserve_server.core.batching.options import PaddingPolicy
-from tpuserve_server.core.batching.padding import choose_bucket
+from tpuserve_server.core.batching.parameters import PaddingPolicy
 
 PAD_UP, BATCH_DOWN, MIN_COST = PaddingPolicy.PAD_UP, PaddingPolicy.BATCH_DOWN, PaddingPolicy.MIN_COST
 SIZES = (2, 4, 8, 16, 32)

@@ -10,8 +10,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure

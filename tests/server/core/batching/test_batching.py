@@ -12,8 +12,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching import batcher
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import (

@@ -13,8 +13,7 @@ from tests.support.fake_device import DOUBLE, FakeClock, RecordingMetrics, Watch
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ServingError
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors

@@ -3,8 +3,13 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.core.batching.options import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import (
+    BatchingMode,
+    BatchingOptions,
+    BatchingParameters,
+    LatencyObjective,
+    PaddingPolicy,
+)
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 Said = BatchingParameters

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.batching.sequences import find_sequences
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline

@@ -9,10 +9,9 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.options import BatchingOptions, PaddingPolicy
+from tpuserve_server.core.batching.parameters import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.queue import BatchQueue
-from tpuserve_server.core.batching.queue_depth import QueueDepth
-from tpuserve_server.core.batching.task import Outcome, Task
+from tpuserve_server.core.batching.task import Outcome, QueueDepth, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.terms.priority import Priority

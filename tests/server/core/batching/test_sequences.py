@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
-from tpuserve_server.core.batching.padding import empty_batch, fill_padded, split_rows
+from tpuserve_server.core.batching.arrays import empty_batch, fill_padded, split_rows
 from tpuserve_server.core.batching.sequences import Axis, Sequences, find_sequences
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, Tensors, TensorSpec

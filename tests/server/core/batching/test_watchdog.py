@@ -9,8 +9,7 @@ import pytest
 from tests.support.fake_device import FakeClock, FakeServable, RecordingMetrics, double_task
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.device_share import DeviceShare
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.errors import (

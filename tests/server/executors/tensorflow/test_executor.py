@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
-from tpuserve_server.core.batching.buffers import BatchBuffers
-from tpuserve_server.core.batching.padding import empty_batch
+from tpuserve_server.core.batching.arrays import BatchBuffers, empty_batch
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors

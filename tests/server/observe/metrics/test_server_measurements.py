@@ -8,8 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.fake_device import FakeServable, double_task
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.options import BatchingOptions
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
