@@ -13,8 +13,8 @@ from tensorflow.core.example.example_pb2 import Example
 from tensorflow_serving.apis import classification_pb2, input_pb2
 
 from benchmarks.codecs.report import CodecCost, CodecTable
+from tpuserve_server.wire.example_methods import encode_classifications, json_classifications
 from tpuserve_server.wire.example_request import example_array, parse_example_request
-from tpuserve_server.wire.inference_result import encode_classifications, json_classifications
 from tpuserve_server.wire.json.examples import decode_json_examples
 
 ROUNDS, ROUND_S = 7, 0.05

@@ -18,7 +18,7 @@ from tpuserve_server.core.terms.types import (
     TensorSpec,
 )
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.metadata import encode_metadata_response, metadata_to_json
+from tpuserve_server.wire.model_messages import encode_metadata_response, metadata_to_json
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, encode_predict_response, parse_predict_request
 
 SERVED = ServableId("m", 7)

@@ -6,7 +6,7 @@ from tpuserve_formats.messages._proto import batching_parameters_pb2
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.startup.text_format import ConfigError, parse, read_text
-from tpuserve_server.wire.batching_parameters import batching_parameters
+from tpuserve_server.wire.model_server_config import batching_parameters
 
 MODEL_FILE = "batching_params.pbtxt"
 

@@ -7,7 +7,7 @@ from tpuserve_server.core.models.change_record import ChangeRecord, Changes
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.startup.model_config_file import ModelConfigFile
 from tpuserve_server.startup.model_settings import ModelSettings
-from tpuserve_server.wire.reload import decode_reload_request
+from tpuserve_server.wire.model_server_config import decode_reload_request
 
 
 @dataclass(frozen=True, slots=True)

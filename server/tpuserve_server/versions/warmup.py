@@ -33,10 +33,17 @@ from tpuserve_server.core.terms.validation import (
 from tpuserve_server.versions.blank_rows import blank_rows
 from tpuserve_server.versions.run_timer import RunTimer
 from tpuserve_server.versions.warmup_options import WarmupOptions
+from tpuserve_server.wire.example_methods import (
+    CLASSIFY,
+    EXAMPLES_INPUT,
+    REGRESS,
+    ExampleRun,
+    InferenceMethod,
+    find_run,
+    find_task_runs,
+)
 from tpuserve_server.wire.example_request import parse_recorded_multi_inference, parse_recorded_request
-from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
-from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
-from tpuserve_server.wire.tensor_proto import decode_tensor
+from tpuserve_server.wire.predict_proto import decode_tensor
 
 # Recorded requests of a version, decoded from a TFRecord of PredictionLogs.
 #

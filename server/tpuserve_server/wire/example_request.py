@@ -19,7 +19,7 @@ from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ModelSpec, ServableId
-from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
+from tpuserve_server.wire.model_messages import decode_model_spec, encode_model_spec
 
 _PACKAGE = "tpuserve.serialized"
 

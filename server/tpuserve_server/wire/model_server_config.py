@@ -1,7 +1,13 @@
-"""Converts the ModelServerConfig of a file or a reload request to the core's ModelConfigs."""
+"""Converts the ModelServerConfig and the BatchingParameters of a file or a reload request to the core's types."""
 
+import dataclasses
+import enum
 import logging
 from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from tpuserve_formats.messages._proto.ensemble_scheduling_pb2 import EnsembleScheduling
 from tpuserve_formats.messages.model_server_config import (
@@ -10,49 +16,41 @@ from tpuserve_formats.messages.model_server_config import (
     RESPONSE_CACHE,
     ModelServerConfig,
 )
-from tpuserve_formats.messages.official import MODEL_TYPE, FileSystemStoragePathSourceConfig
+from tpuserve_formats.messages.official import (
+    MODEL_TYPE,
+    FileSystemStoragePathSourceConfig,
+    ReloadConfigRequest,
+    ReloadConfigResponse,
+    StatusProto,
+)
 from tpuserve_formats.messages.official import LoggingConfig as LoggingConfigProto
 from tpuserve_formats.messages.official import ModelConfig as ModelConfigProto
 from tpuserve_formats.messages.official import ModelServerConfig as ModelServerConfigProto
-from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.parameters import (
+    DEFAULT_MAX_BATCH_SIZE,
+    BatchingMode,
+    BatchingParameters,
+    PaddingPolicy,
+)
 from tpuserve_server.core.models.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.core.terms.ensemble import Connections, Ensemble, EnsembleStep
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import ModelSpec
-from tpuserve_server.wire.batching_parameters import batching_parameters
-
-# Triton's number for the latest version.
-_LATEST = -1
-
-
-def ensemble(message: EnsembleScheduling) -> Ensemble:
-    """Convert `message`, an EnsembleScheduling of any descriptor pool.
-
-    Raises:
-        InvalidArgument: a step has a negative version other than -1.
-    """
-    steps = tuple(_step(number, step) for number, step in enumerate(message.step, start=1))
-    return Ensemble(steps, tuple(message.input), tuple(message.output))
-
-
-def _step(number: int, step: EnsembleScheduling.Step) -> EnsembleStep:
-    version = step.model_version if step.HasField("model_version") else _LATEST
-    if version < _LATEST:
-        raise InvalidArgument(f"step {number} ({step.model_name}) has model_version {version}. The latest is -1")
-    model = ModelSpec(
-        step.model_name,
-        version if version != _LATEST else None,
-        step.version_label or None,
-        step.signature_name,
-    )
-    return EnsembleStep(number, model, _connections(step.input_map), _connections(step.output_map))
-
-
-def _connections(entries: Iterable[EnsembleScheduling.Connection]) -> Connections:
-    return tuple((entry.key, entry.value) for entry in entries)
-
 
 _log = logging.getLogger(__name__)
+
+
+# The response has no metrics: requests name TensorFlow's metrics, which this server does not have.
+RELOADED: bytes = ReloadConfigResponse(status=StatusProto()).SerializeToString()
+
+
+def decode_reload_request(body: bytes) -> tuple[ModelConfig, ...]:
+    """Return the requested models. Raises InvalidArgument, as upstream does, unless the request is a list of models."""
+    try:
+        config = extended(ReloadConfigRequest.FromString(body).config)
+    except DecodeError:
+        raise InvalidArgument("Malformed ReloadConfigRequest") from None
+    return model_configs(config)
 
 
 def extended(config: ModelServerConfigProto) -> ModelServerConfigProto:
@@ -150,3 +148,73 @@ def _logging(config: LoggingConfigProto) -> LoggingConfig:
         filename_prefix=config.log_collector_config.filename_prefix,
         sampling_rate=config.sampling_config.sampling_rate,
     )
+
+
+# Triton's number for the latest version.
+_LATEST = -1
+
+
+def ensemble(message: EnsembleScheduling) -> Ensemble:
+    """Convert `message`, an EnsembleScheduling of any descriptor pool.
+
+    Raises:
+        InvalidArgument: a step has a negative version other than -1.
+    """
+    steps = tuple(_step(number, step) for number, step in enumerate(message.step, start=1))
+    return Ensemble(steps, tuple(message.input), tuple(message.output))
+
+
+def _step(number: int, step: EnsembleScheduling.Step) -> EnsembleStep:
+    version = step.model_version if step.HasField("model_version") else _LATEST
+    if version < _LATEST:
+        raise InvalidArgument(f"step {number} ({step.model_name}) has model_version {version}. The latest is -1")
+    model = ModelSpec(
+        step.model_name,
+        version if version != _LATEST else None,
+        step.version_label or None,
+        step.signature_name,
+    )
+    return EnsembleStep(number, model, _connections(step.input_map), _connections(step.output_map))
+
+
+def _connections(entries: Iterable[EnsembleScheduling.Connection]) -> Connections:
+    return tuple((entry.key, entry.value) for entry in entries)
+
+
+# The core omits the other fields: names of thread pools, and settings of TensorFlow Serving's internals.
+_BATCHING_FIELDS = frozenset(field.name for field in dataclasses.fields(BatchingParameters))
+_BATCHING_ENUMS: dict[str, type[enum.StrEnum]] = {"batching_mode": BatchingMode, "batch_padding_policy": PaddingPolicy}
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
+
+
+def batching_parameters(message: Message) -> BatchingParameters:
+    """Convert `message`, a BatchingParameters of any descriptor pool.
+
+    Raises:
+        InvalidArgument: a value is invalid, or the values contradict each other.
+    """
+    fields = {
+        field.name: _value(field, value) for field, value in message.ListFields() if field.name in _BATCHING_FIELDS
+    }
+    if "allowed_batch_sizes" in fields:
+        # Upstream's default, which the last of the sizes must then equal.
+        fields.setdefault("max_batch_size", DEFAULT_MAX_BATCH_SIZE)
+    return BatchingParameters(**fields)
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 (as wide as the message)
+    if field.is_repeated:
+        return tuple(value)
+    if field.message_type is not None:
+        # TensorFlow Serving wraps each number in a message { value: … }.
+        return value.value
+    return _choice(field, _BATCHING_ENUMS[field.name], value) if field.enum_type is not None else value
+
+
+def _choice(field: FieldDescriptor, kind: type[_Choice], number: int) -> _Choice:
+    """Return the enum member for `number`. Enums are open, so a number without a name can arrive."""
+    assert field.enum_type is not None
+    value = field.enum_type.values_by_number.get(number)
+    if value is None:
+        raise InvalidArgument(f"{field.name} must be one of {', '.join(each.name for each in kind)}; was {number}")
+    return kind[value.name]

@@ -1,21 +1,55 @@
-"""Learns the layout of a PredictRequest whose tensors are all in tensor_content."""
+"""Positions of the tensors' contents in a serialized PredictRequest: what protobuf need not copy, or not even parse.
 
-from typing import Final
+`split_request` takes large contents out before protobuf parses the rest, because protobuf copies them twice.
+`learn_predict_request` learns the layout of a request whose tensors are all in tensor_content.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
+from tpuserve_formats.messages.official import PredictRequest
+from tpuserve_formats.varint import varint
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
-from tpuserve_server.wire.proto_fields import delimited_fields
+from tpuserve_server.wire.proto_scan import delimited_fields
 
-# Their contents must be checked.
+# Smaller contents are copied in less time than the walk takes.
+_LARGE_BYTES: Final = 1 << 16
+# The decoder looks at each of their values.
 _CHECKED: Final = frozenset({"string_val", "bool_val"})
-# Fields of a request with that many tensors, of an entry of the map, and of a tensor: more than usual messages have.
-_MOST_FIELDS, _MOST_INNER_FIELDS = 2 * MOST_TENSORS, 16
+# Fields of a request with more tensors than models have, of an entry of the map, and of a tensor.
+_MOST_FIELDS, _MOST_INNER_FIELDS = 256, 16
 # tensorflow_serving/apis/predict.proto: inputs = 2, a map of key = 1 and value = 2. TensorProto: tensor_content = 4.
 _INPUTS, _KEY, _VALUE, _CONTENT = 2, 1, 2, 4
+# The tags of these fields, which have a length.
+_INPUTS_TAG, _VALUE_TAG, _CONTENT_TAG = (varint(number << 3 | 2) for number in (_INPUTS, _VALUE, _CONTENT))
+
+
+class SplitRequest(NamedTuple):
+    """A serialized request without its large contents, and these as views of the whole, by the input's name."""
+
+    message: bytes
+    contents: Mapping[str, memoryview]
+
+
+def split_request(body: bytes) -> SplitRequest:
+    """Split a serialized PredictRequest. A small, unusual or malformed one stays whole. Takes microseconds."""
+    if len(body) >= _LARGE_BYTES:
+        try:
+            return _split(body)
+        except (FormatError, IndexError, UnicodeDecodeError, Unusual):
+            pass
+    return SplitRequest(body, {})
+
+
+def is_slow(proto: PredictRequest, contents: Mapping[str, memoryview]) -> bool:
+    """Return whether the decoder looks at each value of the contents: at strings and bools."""
+    kinds = [BY_NUMBER.get(proto.inputs[name].dtype) for name in contents]
+    return any(kind is not None and kind.field in _CHECKED for kind in kinds)
 
 
 def learn_predict_request(body: bytes, _subject: None = None) -> Frame | None:
@@ -25,18 +59,19 @@ def learn_predict_request(body: bytes, _subject: None = None) -> Frame | None:
     same places as these very contents, and everything else as before.
     """
     try:
-        contents = _contents(body)
-        check_frame(body, list(contents.values()))
+        contents = {entry.name: entry.content for entry in _entries(body)}
+        places = [content for content in contents.values() if content is not None]
+        if len(places) != len(contents):
+            return None
+        check_frame(body, places)
         spec, output_filter, inputs = _parsed(body)
         if contents.keys() != {name.encode() for name in inputs} or not 0 < len(inputs) <= MOST_TENSORS:
             return None
-        spans = tuple(
-            Span(name, array.dtype, array.shape, *contents[name.encode()])
-            for name, array in inputs.items()
-            if array.size
-        )
-        if len(spans) != len(inputs):
+        if not all(array.size for array in inputs.values()):
             return None
+        spans = tuple(
+            Span(name, array.dtype, array.shape, *(contents[name.encode()] or ())) for name, array in inputs.items()
+        )
         frame = Frame(spec, output_filter, spans)
         return frame if _is_proved(frame, body) else None
     except (ServingError, FormatError, Unusual):
@@ -66,26 +101,63 @@ def _is_proved(frame: Frame, body: bytes) -> bool:
     )
 
 
-def _contents(body: bytes) -> dict[bytes, tuple[int, int]]:
-    """Return where the content of each input is, by its encoded name. Nobody has parsed the message yet.
+def _split(body: bytes) -> SplitRequest:
+    view = memoryview(body)
+    kept: list[bytes | memoryview] = []
+    contents: dict[str, memoryview] = {}
+    position = 0
+    for start, stop, name, value, content in _entries(body):
+        if value is None or content is None or content[1] - content[0] < _LARGE_BYTES:
+            continue
+        contents[name.decode()] = view[slice(*content)]
+        tensor = body[value[0] : _tag_of(body, _CONTENT_TAG, *content)] + body[content[1] : value[1]]
+        entry = (
+            b"".join((body[start : _tag_of(body, _VALUE_TAG, *value)], _VALUE_TAG, varint(len(tensor)), tensor))
+            + body[value[1] : stop]
+        )
+        head = view[position : _tag_of(body, _INPUTS_TAG, start, stop)]
+        kept += (head, _INPUTS_TAG, varint(len(entry)), entry)
+        position = stop
+    kept.append(view[position:])
+    return SplitRequest(b"".join(kept), contents)
+
+
+def _tag_of(body: bytes, tag: bytes, start: int, stop: int) -> int:
+    """Return the position of a field's tag from that of its content. Raises Unusual for another form of the length."""
+    head = tag + varint(stop - start)
+    if not body.endswith(head, 0, start):
+        raise Unusual
+    return start - len(head)
+
+
+class _Entry(NamedTuple):
+    """Positions of an entry of the map of inputs, of its tensor, and of the tensor's content."""
+
+    start: int
+    stop: int
+    name: bytes
+    value: tuple[int, int] | None
+    content: tuple[int, int] | None
+
+
+def _entries(body: bytes) -> list[_Entry]:
+    """Return the inputs of a request. Nobody has parsed the message yet.
 
     Raises:
-        Unusual: a field is repeated that should not be.
+        Unusual: a field is repeated that should not be, or an entry has no name.
         FormatError: the message is malformed, or has many fields.
     """
-    found: dict[bytes, tuple[int, int]] = {}
+    found: dict[bytes, _Entry] = {}
     for number, start, stop in delimited_fields(body, 0, len(body), _MOST_FIELDS):
         if number != _INPUTS:
             continue
         entry = _only(body, start, stop, (_KEY, _VALUE))
-        if len(entry) != len((_KEY, _VALUE)):
+        if _KEY not in entry or (name := body[slice(*entry[_KEY])]) in found:
             raise Unusual
-        name = body[slice(*entry[_KEY])]
-        content = _only(body, *entry[_VALUE], (_CONTENT,)).get(_CONTENT)
-        if content is None or name in found:
-            raise Unusual
-        found[name] = content
-    return found
+        value = entry.get(_VALUE)
+        content = None if value is None else _only(body, *value, (_CONTENT,)).get(_CONTENT)
+        found[name] = _Entry(start, stop, name, value, content)
+    return [*found.values()]
 
 
 def _only(body: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> dict[int, tuple[int, int]]:

@@ -9,22 +9,21 @@ from google.protobuf.message import DecodeError
 
 from tpuserve_formats.dtypes import DType
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.messages.official import PredictRequest
+from tpuserve_formats.messages.official import PredictRequest, TensorProto
 from tpuserve_formats.predict_request import encode_inputs, map_key
 from tpuserve_formats.tensor_proto import (
     RepeatBudget,
     TooManyRows,
     declared_shape,
-    decode_tensor,
     encode_tensor,
     encode_tensor_head,
 )
+from tpuserve_formats.tensor_proto import decode_tensor as decode
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.batching.parameters import too_many_rows
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument
 from tpuserve_server.core.terms.types import Array, ModelSpec, PredictResult, ServableId, Tensors
-from tpuserve_server.wire.model_spec import decode_model_spec, encode_model_spec
-from tpuserve_server.wire.tensor_proto import unreadable_tensor
+from tpuserve_server.wire.model_messages import decode_model_spec, encode_model_spec
 
 # The setting that limits repeated values: they may take as much memory as the longest message.
 _BUDGET: Final = "max_request_bytes"
@@ -59,7 +58,7 @@ def decode_predict_inputs(
     """Return the tensors as arrays, some of them views of the message. Raises InvalidArgument for a malformed tensor.
 
     `check_shape` gets the name and the declared shape of each tensor before its values take memory, and may raise.
-    `contents` has the tensor_content of the inputs whose message lacks it (predict_contents.py).
+    `contents` has the tensor_content of the inputs whose message lacks it (predict_layout.py).
 
     A short message can use up to `max_repeated_bytes` of memory, for at most `max_repeated_rows` rows. The caller
     should first check that the model exists and has these inputs.
@@ -70,12 +69,25 @@ def decode_predict_inputs(
         try:
             if check_shape is not None:
                 check_shape(name, declared_shape(tensor.tensor_shape))
-            inputs[name] = decode_tensor(tensor, budget, content=contents.get(name))
+            inputs[name] = decode(tensor, budget, content=contents.get(name))
         except TooManyRows as error:
             raise too_many_rows(error.rows, int(max_repeated_rows), splits=True) from None
         except FormatError as error:
-            raise unreadable_tensor(name, error) from None
+            raise _unreadable(name, error) from None
     return inputs
+
+
+def decode_tensor(alias: str, proto: TensorProto, budget: RepeatBudget | None = None) -> Array:
+    """Decode `proto` to an array. Raises InvalidArgument that names `alias`, the name of the input."""
+    try:
+        return decode(proto, budget)
+    except FormatError as error:
+        raise _unreadable(alias, error) from None
+
+
+def _unreadable(alias: str, error: FormatError) -> InvalidArgument:
+    # Upstream's message ends after the name (tensorflow_serving/servables/tensorflow/tfrt_predict_util.cc).
+    return InvalidArgument(f"tensor parsing error: {alias}: {error}")
 
 
 def encode_predict_request(servable: ServableId, signature_name: str, inputs: Tensors) -> bytes:

@@ -1,8 +1,9 @@
-"""Bounds the structure of a large protobuf message before protobuf parses it, from the wire's own tags and lengths.
+"""Serialized protobuf messages by their tags and lengths, without protobuf: bounds of the structure, and positions.
 
 protobuf makes an object for each inner message and string. An empty one takes two bytes of the message and about a
-hundred in memory, so a short message can take many times its size. The scan takes runs of records of the same form at
-once, with numpy. Source of the format: protobuf.dev/programming-guides/encoding.
+hundred in memory, so a short message can take many times its size. A scan bounds the structure before protobuf parses
+it, and takes runs of records of the same form at once, with numpy. Source of the format:
+protobuf.dev/programming-guides/encoding.
 """
 
 from dataclasses import dataclass, field
@@ -190,3 +191,29 @@ def _extent(body: bytes, kind: int, value: int) -> tuple[int, int]:
 def _check_limit(count: int, most: int, name: str) -> None:
     if count > most:
         raise InvalidArgument(f"A tensor has more than {most} {name}")
+
+
+def delimited_fields(body: bytes, position: int, end: int, most_fields: int) -> list[tuple[int, int, int]]:
+    """Return number, start and stop of the content of each length-delimited field of a message.
+
+    Raises:
+        FormatError: the message is malformed, has more than `most_fields` of any kind, or has groups, which are
+            obsolete.
+    """
+    found = []
+    left = most_fields
+    while position < end:
+        if not left:
+            raise FormatError(f"a message has more than {most_fields} fields")
+        left -= 1
+        tag, position = read_varint(body, position)
+        try:
+            start, stop = _extent(body, tag & 7, position)
+        except IndexError:
+            raise FormatError("a message ends within a field") from None
+        if stop > end:
+            raise FormatError("a field is longer than its message")
+        if tag & 7 == _LENGTH:
+            found.append((tag >> 3, start, stop))
+        position = stop
+    return found

@@ -6,9 +6,9 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target
 from tpuserve_formats.messages.oip import RepositoryModelLoadRequest
 from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.wire.model_server_config import decode_reload_request
 from tpuserve_server.wire.oip import control_json
 from tpuserve_server.wire.oip.repository import read_load_parameters
-from tpuserve_server.wire.reload import decode_reload_request
 
 
 def run(data: bytes) -> bool:

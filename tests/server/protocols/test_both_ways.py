@@ -28,7 +28,7 @@ from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.request_lane import RequestLane
 from tpuserve_server.protocols.rest_lane import RestLane
 from tpuserve_server.protocols.rpc import CallContext, Trailers
-from tpuserve_server.wire.tensor_proto import decode_tensor
+from tpuserve_server.wire.predict_proto import decode_tensor
 
 TRACED = TraceHeaders(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 TRACED_OVER_REST = {"traceparent": TRACED.traceparent.decode(), "x-request-id": "r1"}

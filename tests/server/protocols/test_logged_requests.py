@@ -21,7 +21,7 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
-from tpuserve_server.wire.tensor_proto import decode_tensor
+from tpuserve_server.wire.predict_proto import decode_tensor
 
 
 class Logged:

@@ -21,7 +21,7 @@ from tpuserve_server.protocols.oip_rest import v2
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.protocols.tf_grpc import prediction
 from tpuserve_server.protocols.tf_rest import v1
-from tpuserve_server.wire.tensor_proto import decode_tensor
+from tpuserve_server.wire.predict_proto import decode_tensor
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Property tests for layouts: a message that has one is read as the parser reads it, or the layout declines."""
+"""Property tests for requests without their contents and for layouts: they are read as whole messages, or decline."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.wire import predict_layout
 from tpuserve_server.wire.layouts import MOST_BYTES, MOST_LAYOUTS, Frame, Layout, Layouts, Span
-from tpuserve_server.wire.predict_layout import learn_predict_request
+from tpuserve_server.wire.predict_layout import is_slow, learn_predict_request, split_request
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
 
 Read = tuple[ModelSpec, tuple[str, ...], Summary]
@@ -237,3 +237,51 @@ def test_frames_of_one_length_are_few_and_the_used_ones_stay() -> None:
         layouts.find(framed(number, 5), None)
         assert layouts.find(framed(1, 5), None) is not None
     assert len(layouts) <= 8
+
+
+LIMIT_BYTES = 1 << 20
+
+
+def read(body: bytes, *, splits: bool) -> tuple[ModelSpec, list[str], Summary] | str:
+    """Return the contents of a request, or its error."""
+    message, contents = split_request(body) if splits else (body, {})
+    try:
+        proto = parse_predict_request(message)
+        inputs = decode_predict_inputs(proto, LIMIT_BYTES, contents=contents)
+        return decode_predict_spec(proto), list(proto.output_filter), summary(inputs)
+    except ServingError as error:
+        return error.message
+
+
+@pytest.fixture
+def _split_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict_layout, "_LARGE_BYTES", 1)
+
+
+@pytest.mark.usefixtures("_split_small")
+@settings(max_examples=250)
+@given(body=messages())
+def test_a_split_request_says_what_the_whole_one_does(body: bytes) -> None:
+    assert read(body, splits=True) == read(body, splits=False)
+
+
+def image(array: np.ndarray) -> bytes:
+    request = predict_pb2.PredictRequest(model_spec={"name": "m"})
+    request.inputs["small"].MergeFromString(encode_tensor(np.ones(4, np.float32), as_content=True))
+    request.inputs["x"].MergeFromString(encode_tensor(array, as_content=True))
+    return bytes(request.SerializeToString())
+
+
+def test_large_contents_are_views_of_the_message() -> None:
+    body = image(np.random.default_rng(0).random((2, 224, 224, 3), np.float32))
+    message, contents = split_request(body)
+    assert contents.keys() == {"x"}
+    assert len(message) < 200
+    inputs = decode_predict_inputs(parse_predict_request(message), 0, contents=contents)
+    assert np.shares_memory(inputs["x"], np.frombuffer(body, np.uint8))
+    assert not is_slow(parse_predict_request(message), contents)
+
+
+def test_bools_are_left_to_a_thread() -> None:
+    message, contents = split_request(image(np.ones(1 << 17, np.bool_)))
+    assert is_slow(parse_predict_request(message), contents)

@@ -6,15 +6,18 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import predict_pb2
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.errors import Internal, InvalidArgument
 from tpuserve_server.core.terms.types import Array, ModelSpec, PredictResult, ServableId
 from tpuserve_server.wire.predict_proto import (
     ResponseTemplate,
     decode_predict_inputs,
     decode_predict_spec,
+    decode_tensor,
+    encode_predict_request,
     encode_predict_response,
     parse_predict_request,
 )
@@ -202,3 +205,25 @@ def test_outputs_use_typed_fields_unless_told_otherwise() -> None:
     content = predict_pb2.PredictResponse.FromString(encode_predict_response(result, as_content=True))
     assert content.outputs["y"].tensor_content == np.array([1, 2], np.float32).tobytes()
     assert not content.outputs["y"].float_val
+
+
+SERVED = ServableId("m", 1)
+DATES = {"y": np.zeros(1, "datetime64[s]")}
+
+
+def test_what_does_not_fit_together_is_refused_by_name() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        decode_tensor("image", TensorProto(dtype=20))
+    assert caught.value.message == "tensor parsing error: image: dtype 20 is not supported"
+
+
+def test_tensor_is_decoded() -> None:
+    tensor = TensorProto(dtype=1, float_val=[1.5], tensor_shape={"dim": [{"size": 2}]})
+    assert decode_tensor("x", tensor).tolist() == [1.5, 1.5]
+
+
+def test_dtype_without_a_wire_form_is_an_internal_error() -> None:
+    with pytest.raises(Internal, match=r"dtype datetime64\[s\] is not supported by TensorProto"):
+        encode_predict_response(PredictResult(SERVED, "serving_default", DATES))
+    with pytest.raises(Internal, match="datetime64"):
+        encode_predict_request(SERVED, "serving_default", DATES)

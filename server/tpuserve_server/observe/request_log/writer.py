@@ -20,7 +20,7 @@ from tpuserve_formats.tf_record import framed
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.observe.request_log.entry import LogEntry, LogTarget
 from tpuserve_server.observe.request_log.options import LogFormat, Rotation
-from tpuserve_server.wire.tensor_proto import decode_tensor
+from tpuserve_server.wire.predict_proto import decode_tensor
 
 # Larger tensors are written as base64 of their memory. Formatting their numbers would hold the interpreter, and delay
 # requests, for long.

@@ -14,10 +14,18 @@ from tpuserve_server.observe.request_log.entry import LogKind
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.wire.example_methods import (
+    CLASSIFY,
+    EXAMPLES_INPUT,
+    REGRESS,
+    ExampleRun,
+    InferenceMethod,
+    encode_inference_result,
+    encode_response,
+    find_run,
+    find_task_runs,
+)
 from tpuserve_server.wire.example_request import parse_example_request, parse_multi_inference_request
-from tpuserve_server.wire.example_run import ExampleRun, find_run, find_task_runs
-from tpuserve_server.wire.inference_method import CLASSIFY, EXAMPLES_INPUT, REGRESS, InferenceMethod
-from tpuserve_server.wire.inference_result import encode_inference_result, encode_response
 from tpuserve_server.wire.proto_scan import EXAMPLE_REQUEST, check_structure, is_quick
 
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
-from tpuserve_server.wire.model_status import decode_status_request, encode_status_response
+from tpuserve_server.wire.model_messages import decode_status_request, encode_status_response
 
 
 class ModelMethods:

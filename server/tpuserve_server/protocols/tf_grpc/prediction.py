@@ -17,9 +17,8 @@ from tpuserve_server.protocols.request_lane import RequestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.wire.layouts import Layout, Layouts
-from tpuserve_server.wire.metadata import decode_metadata_request, encode_metadata_response
-from tpuserve_server.wire.predict_contents import is_slow, split_request
-from tpuserve_server.wire.predict_layout import learn_predict_request
+from tpuserve_server.wire.model_messages import decode_metadata_request, encode_metadata_response
+from tpuserve_server.wire.predict_layout import is_slow, learn_predict_request, split_request
 from tpuserve_server.wire.predict_proto import (
     ResponseTemplate,
     decode_predict_inputs,

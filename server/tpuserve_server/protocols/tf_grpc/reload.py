@@ -8,7 +8,7 @@ from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.protocols.settling import settle
-from tpuserve_server.wire.reload import RELOADED, decode_reload_request
+from tpuserve_server.wire.model_server_config import RELOADED, decode_reload_request
 
 
 class ReloadMethods:

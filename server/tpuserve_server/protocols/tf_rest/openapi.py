@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpuserve_server.protocols.http.openapi import CACHE_HEADER, ERRORS, MODEL, REQUEST_HEADERS, VERSION
-from tpuserve_server.wire.metadata import LABELS, PRECISION
+from tpuserve_server.wire.model_messages import LABELS, PRECISION
 
 _JSON = "application/json"
 

@@ -35,10 +35,8 @@ from tpuserve_server.protocols.rest_lane import Known, RestLane
 from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
+from tpuserve_server.wire.example_methods import CLASSIFY, REGRESS, InferenceMethod, encode_response, find_run
 from tpuserve_server.wire.example_request import encode_example_request
-from tpuserve_server.wire.example_run import find_run
-from tpuserve_server.wire.inference_method import CLASSIFY, REGRESS, InferenceMethod
-from tpuserve_server.wire.inference_result import encode_response
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import is_large
 from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
@@ -52,14 +50,13 @@ from tpuserve_server.wire.json.tensor import (
 )
 from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, may_have_parameters, with_parameters
 from tpuserve_server.wire.layouts import Layout
-from tpuserve_server.wire.metadata import metadata_to_json
-from tpuserve_server.wire.model_status import status_to_json
+from tpuserve_server.wire.model_messages import metadata_to_json, status_to_json
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
 
-METHODS: Final = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
+METHODS: Final[dict[Action, InferenceMethod]] = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
 
 class RestExamples:

@@ -14,7 +14,7 @@ from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import ResponseForm
 from tpuserve_server.wire.oip.infer_proto import parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceRequest
-from tpuserve_server.wire.proto_fields import delimited_fields
+from tpuserve_server.wire.proto_scan import delimited_fields
 
 # Fields of a request with that many inputs, their contents, and as many outputs.
 _MOST_FIELDS: Final = 4 * MOST_TENSORS

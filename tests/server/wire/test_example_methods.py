@@ -13,7 +13,7 @@ from tensorflow_serving.apis.inference_pb2 import MultiInferenceResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionResponse, RegressionResult
 
 from tpuserve_server.core.terms.types import Array, ServableId
-from tpuserve_server.wire.inference_result import (
+from tpuserve_server.wire.example_methods import (
     encode_classifications,
     encode_inference_result,
     encode_regressions,

@@ -1,7 +1,11 @@
-"""GetModelMetadata: signatures as SignatureDef messages and as JSON, and tpuserve's fields for labels and precision."""
+"""ModelSpec, GetModelStatus and GetModelMetadata as messages and as JSON.
 
-from collections.abc import Collection
+The metadata has signatures as SignatureDef messages, and tpuserve's fields for labels and precision.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
@@ -12,21 +16,103 @@ from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_formats.messages.official import (
     GetModelMetadataRequest,
     GetModelMetadataResponse,
+    GetModelStatusRequest,
+    GetModelStatusResponse,
+    ModelVersionStatus,
     SignatureDef,
     SignatureDefMap,
+    StatusProto,
     TensorInfo,
     TensorShapeProto,
 )
+from tpuserve_formats.messages.official import ModelSpec as ModelSpecProto
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
-from tpuserve_server.core.terms.types import ModelMetadata, ModelSpec, Precision, Signature, TensorSpec
-from tpuserve_server.wire.model_spec import decode_model_spec
+from tpuserve_server.core.terms.types import (
+    ModelMetadata,
+    ModelSpec,
+    Precision,
+    ServableId,
+    Signature,
+    TensorSpec,
+    VersionStatus,
+)
+
+
+def decode_model_spec(proto: ModelSpecProto) -> ModelSpec:
+    """Convert the spec as the client sent it: an empty name stays empty, an unset version or label is None.
+
+    Names that are longer than any known are cut.
+    """
+    name, signature_name = shown(proto.name), shown(proto.signature_name)
+    choice = proto.WhichOneof("version_choice")
+    if choice is None:
+        return ModelSpec(name, signature_name=signature_name)
+    if choice == "version":
+        return ModelSpec(name, version=proto.version.value, signature_name=signature_name)
+    return ModelSpec(name, version_label=shown(proto.version_label), signature_name=signature_name)
+
+
+@lru_cache(maxsize=1024)
+def encode_model_spec(servable: ServableId, signature_name: str) -> bytes:
+    """Serialize the spec of a response: numeric version and resolved signature, never a label.
+
+    The result is cached, because all responses of a version's signature share it.
+    """
+    spec = ModelSpecProto(name=servable.name, signature_name=signature_name)
+    spec.version.value = servable.version
+    return bytes(spec.SerializeToString())
+
+
+def decode_status_request(body: bytes) -> ModelSpec:
+    """Decode the requested spec. Raises InvalidArgument if the request is malformed or has no spec.
+
+    The service refuses an empty name as an unknown model.
+    """
+    try:
+        request = GetModelStatusRequest.FromString(body)
+    except DecodeError:
+        raise InvalidArgument("Malformed GetModelStatusRequest") from None
+    if not request.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec")
+    return decode_model_spec(request.model_spec)
+
+
+def encode_status_response(statuses: Sequence[VersionStatus]) -> bytes:
+    """Serialize a GetModelStatusResponse in the given order."""
+    return bytes(_status_response(statuses).SerializeToString())
+
+
+def status_to_json(statuses: Sequence[VersionStatus]) -> dict[str, object]:
+    """Build the REST response as upstream's ToJsonString: proto names, default values included, version as a string."""
+    fields: dict[str, object] = MessageToDict(
+        _status_response(statuses), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return fields
+
+
+def _status_response(statuses: Sequence[VersionStatus]) -> GetModelStatusResponse:
+    return GetModelStatusResponse(
+        model_version_status=[
+            ModelVersionStatus(
+                version=status.servable.version,
+                state=int(status.state),
+                # The only text for people in this message. The code stays OK while the version may still load.
+                status=StatusProto(error_code=status.error_code, error_message=status.error or status.waits),
+            )
+            for status in statuses
+        ]
+    )
+
 
 # Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
 SIGNATURE_DEF = "signature_def"
+
 # tpuserve's own fields, sent on request: labels as a StringValue with a class on each line, precision as a Struct.
 LABELS = "tpuserve_labels"
+
 PRECISION = "tpuserve_precision"
-_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION})
+
+_METADATA_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +134,7 @@ def decode_metadata_request(body: bytes) -> MetadataRequest:
     if not request.metadata_field:
         raise InvalidArgument("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
-        if field not in _FIELDS:
+        if field not in _METADATA_FIELDS:
             raise InvalidArgument(f"Metadata field {shown(field)} is not supported")
     spec = decode_model_spec(request.model_spec)
     if not spec.name:
@@ -61,7 +147,7 @@ def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = 
 
     The response omits labels and precision if the version has none.
     """
-    response = _response_spec(metadata)
+    response = _metadata_spec(metadata)
     if SIGNATURE_DEF in fields:
         response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
     if LABELS in fields and metadata.labels:
@@ -79,7 +165,7 @@ def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> d
     It always holds the signatures. `fields` adds tpuserve's own fields.
     """
     spec = MessageToDict(
-        _response_spec(metadata).model_spec, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        _metadata_spec(metadata).model_spec, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
     signatures = MessageToDict(
         signature_def_map(metadata), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -126,7 +212,7 @@ def _shape_proto(shape: tuple[int | None, ...] | None) -> TensorShapeProto:
     return TensorShapeProto(dim=[TensorShapeProto.Dim(size=-1 if size is None else size) for size in shape])
 
 
-def _response_spec(metadata: ModelMetadata) -> GetModelMetadataResponse:
+def _metadata_spec(metadata: ModelMetadata) -> GetModelMetadataResponse:
     response = GetModelMetadataResponse()
     response.model_spec.name = metadata.servable.name
     response.model_spec.version.value = metadata.servable.version
