@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.tensorflow_start import start_tensorflow
+from tpuserve_exporter.models.frameworks import start_tensorflow
 
 SIDE = 96
 ROUNDS = 100

@@ -18,7 +18,7 @@ from tpuserve_exporter.errors import ExportError, OptionConflict
 
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
-    from tpuserve_exporter.reporting.shown_progress import RecordedProgress
+    from tpuserve_exporter.reports.shown_progress import RecordedProgress
     from tpuserve_exporter.stages.exported import Exported
 
 # Arrays by input name, or a file of them.
@@ -45,7 +45,7 @@ class ExportedVersion:
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the report as an HTML page if the name ends in .html, else as JSON. Raises OSError."""
-        from tpuserve_exporter.reporting.report_files import write_report
+        from tpuserve_exporter.reports.report_files import write_report
 
         write_report(Path(path), self.report)
 
@@ -55,7 +55,7 @@ class ExportedVersion:
         return f"<{self.name}: {outcome}, largest difference {difference:.3g}, {len(self.warnings)} warning(s)>"
 
     def _repr_html_(self) -> str:
-        from tpuserve_exporter.report_page.compact import render_compact
+        from tpuserve_exporter.reports.compact import render_compact
 
         return render_compact(self.report)
 
@@ -109,19 +109,19 @@ def _parse(source: str, out_base: str, keywords: Mapping[str, object]) -> "Expor
 def _run(
     options: "ExportOptions", live: object | None, reports: list[Path], progress: bool, started: float
 ) -> ExportedVersion:
-    from tpuserve_exporter.reporting.report_files import write_report
-    from tpuserve_exporter.reporting.shown_progress import RecordedProgress, choose_progress
+    from tpuserve_exporter.reports.report_files import write_report
+    from tpuserve_exporter.reports.shown_progress import RecordedProgress, choose_progress
 
     recorded = RecordedProgress(choose_progress(silent=not progress))
     try:
         exported = _export(options, live, recorded, started)
     except ExportError as error:
-        from tpuserve_exporter.reporting.summary import failure_document
+        from tpuserve_exporter.reports.summary import failure_document
 
         for path in reports:
             write_report(path, failure_document(options.out_base.name, error, recorded.steps))
         raise
-    from tpuserve_exporter.reporting.summary import success_document
+    from tpuserve_exporter.reports.summary import success_document
 
     document = success_document(exported, time.monotonic() - started, recorded.steps)
     for path in reports:
@@ -136,13 +136,13 @@ def _export(
     options: "ExportOptions", live: object | None, progress: "RecordedProgress", started_s: float
 ) -> "Exported":
     """Run the export. Leave TensorFlow and its devices unchanged in a process that uses it already."""
-    from tpuserve_exporter.tensorflow_start import quiet_tensorflow, start_tensorflow
+    from tpuserve_exporter.models.frameworks import quiet_tensorflow, start_tensorflow
 
     if "tensorflow" not in sys.modules:
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
-    from tpuserve_exporter.reporting.version_report import VersionReport
+    from tpuserve_exporter.reports.version_report import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
     with quiet_tensorflow():

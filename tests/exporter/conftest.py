@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.command.exporting import main
-from tpuserve_exporter.tensorflow_start import start_tensorflow
+from tpuserve_exporter.models.frameworks import start_tensorflow
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
-from tpuserve_exporter.dataflow.row_axes import RowAxes
+from tpuserve_exporter.graphs.dependence import Dependence, find_dependence
+from tpuserve_exporter.graphs.row_axes import RowAxes
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 Tensor = Any
@@ -241,7 +241,7 @@ def test_averages_in_a_program_are_told_from_a_softmax_over_the_rows() -> None:
 @pytest.fixture
 def analysed_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the sizes of the graphs whose shapes are inferred. The list grows during the test."""
-    from tpuserve_exporter.dataflow import dependence
+    from tpuserve_exporter.graphs import dependence
 
     sizes_bytes: list[int] = []
 

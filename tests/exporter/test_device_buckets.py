@@ -4,7 +4,7 @@ import pytest
 
 from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.programs.buckets import Bucket, list_buckets
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 
 def of(inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> Signature:

@@ -14,8 +14,8 @@ import pytest
 from tests.exporter.conftest import Finished
 from tpuserve_exporter import ParityFailed
 from tpuserve_exporter import export as export_live
+from tpuserve_exporter.checks.example_runner import show_inputs
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.examples.example_runner import show_inputs
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.signatures.raw_images import encode_png
 

@@ -13,8 +13,8 @@ from tests.exporter.served import serve
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.raw_images import encode_png
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.exporter import freezable
 from tpuserve_exporter.errors import CannotLower
-from tpuserve_exporter.freezing.freeze import Frozen, freeze
+from tpuserve_exporter.graphs.freeze import Frozen, freeze
 from tpuserve_exporter.models.keras_serving import serve_keras
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ModelOptions

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpuserve_exporter.dataflow.function_inlining import inline_calls, inline_to_analyse
+from tpuserve_exporter.graphs.function_inlining import inline_calls, inline_to_analyse
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from tpuserve_exporter.reporting.shown_progress import TerminalProgress, delayed_signals
+from tpuserve_exporter.reports.shown_progress import TerminalProgress, delayed_signals
 
 _CONTROL = re.compile(r"\x1b\[\??\d*[A-Za-z]")
 _HIDE, _SHOW, _UP, _ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[1A", "\x1b[2K"

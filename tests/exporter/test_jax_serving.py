@@ -10,8 +10,8 @@ import pytest
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, JaxReference
 from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
-from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.terms.signature import Signature
 
 pytestmark = [pytest.mark.xdist_group("exporter"), pytest.mark.usefixtures("tensorflow")]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpuserve_exporter.models.keras_serving import serve_keras
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.preprocessing.leading import LeadingArithmetic, find_leading
+from tpuserve_exporter.signatures.leading import LeadingArithmetic, find_leading
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 

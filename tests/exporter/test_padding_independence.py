@@ -10,8 +10,8 @@ from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.version_checks import check_padding
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit
 from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
-from tpuserve_exporter.samples.samples import check_lengths
-from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.samples import check_lengths
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 

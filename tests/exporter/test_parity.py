@@ -9,7 +9,7 @@ from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.parity import compare_cases, require_parity
 from tpuserve_exporter.checks.parity_result import ParityResult
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 

@@ -28,16 +28,16 @@ from tests.support.descriptors import low_descriptors_taken
 from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
-from tpuserve_exporter.preflight.compile_job import CompileJob, CompileOutcome
-from tpuserve_exporter.preflight.compiler import read_refusal
-from tpuserve_exporter.preflight.compiler_process import CompilerProcess, Compilers
-from tpuserve_exporter.preflight.in_bfloat16 import rewrite
-from tpuserve_exporter.preflight.preflight import rows_wasted, suggest_batch_sizes
-from tpuserve_exporter.preflight.sharding import make_rules
-from tpuserve_exporter.preflight.verdict import ProgramVerdict
-from tpuserve_exporter.preflight.version_memory import VersionMemory
-from tpuserve_exporter.preflight.version_programs import VersionProgram
-from tpuserve_exporter.reporting import step_timing
+from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.programs.compiler import read_refusal
+from tpuserve_exporter.programs.compiler_process import CompilerProcess, Compilers
+from tpuserve_exporter.programs.in_bfloat16 import rewrite
+from tpuserve_exporter.programs.preflight import rows_wasted, suggest_batch_sizes
+from tpuserve_exporter.programs.sharding import make_rules
+from tpuserve_exporter.programs.verdict import ProgramVerdict
+from tpuserve_exporter.programs.version_memory import VersionMemory
+from tpuserve_exporter.programs.version_programs import VersionProgram
+from tpuserve_exporter.reports import step_timing
 
 # Compilers use every core, so one process runs all their tests.
 pytestmark = [pytest.mark.xdist_group(__name__)]

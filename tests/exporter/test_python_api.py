@@ -15,8 +15,8 @@ import tpuserve_exporter
 from tests.exporter import builders
 from tests.exporter.conftest import read_manifest
 from tpuserve_exporter import CheckpointMismatch, ExportedVersion, OptionConflict, ParityFailed, export
-from tpuserve_exporter.reporting.notebook_progress import NotebookProgress
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.reports.notebook_progress import NotebookProgress
+from tpuserve_exporter.terms.signature import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.exporter.report_documents import published, refused
 from tests.support.browser import PROGRAM, Browser, open_browser
 from tests.support.optional import skip_unless
-from tpuserve_exporter.report_page.page import render_page
+from tpuserve_exporter.reports.page import render_page
 
 pytestmark = [
     skip_unless(PROGRAM, "no browser (Debian: chromium)"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.exporter.report_documents import PIXEL, published, refused
-from tpuserve_exporter.report_page.page import render_page
-from tpuserve_exporter.report_page.parity_section import Mark, draw_differences, show_parity
-from tpuserve_exporter.reporting.reporter import Reporter
+from tpuserve_exporter.reports.page import render_page
+from tpuserve_exporter.reports.parity_section import Mark, draw_differences, show_parity
+from tpuserve_exporter.reports.reporter import Reporter
 from tpuserve_formats.markup import Markup, element
 
 

@@ -11,7 +11,7 @@ from tpuserve_exporter.checks.row_independence import (
     find_dependence,
     find_dependence_in_fixed,
 )
-from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 

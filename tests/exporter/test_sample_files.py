@@ -11,8 +11,8 @@ import tensorflow as tf
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.errors import SamplesUnfit
-from tpuserve_exporter.samples.sample_files import MOST_RECORDS, open_samples
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.sample_files import MOST_RECORDS, open_samples
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),

@@ -10,8 +10,7 @@ import pytest
 from tests.exporter.conftest import Finished
 from tests.exporter.test_fingerprint import save
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
-from tpuserve_exporter.serve_check.serve_check import (
+from tpuserve_exporter.checks.serve_check import (
     ServedRequest,
     can_be_json,
     check_serving,
@@ -19,7 +18,8 @@ from tpuserve_exporter.serve_check.serve_check import (
     predict_rest,
     send_all,
 )
-from tpuserve_exporter.serve_check.server_process import ServerProcess, serving
+from tpuserve_exporter.checks.server_process import ServerProcess, serving
+from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2,4")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 from tpuserve_exporter.version.manifest import describe_signature
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpuserve_exporter.pytorch.program_content import unsafe_parts
+from tpuserve_exporter.sources.torch.program_content import unsafe_parts
 
 SPEC = """[1, {"type": "builtins.tuple", "context": "null", "children_spec": [
     {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null}]},

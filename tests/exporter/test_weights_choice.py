@@ -12,7 +12,7 @@ from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve_rows
 from tpuserve_exporter.command.inspecting import command as inspect
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.signature import Array
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 

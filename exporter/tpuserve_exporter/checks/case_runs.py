@@ -21,13 +21,13 @@ from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
 from tpuserve_exporter.programs.host_model import HOST_FOLDER
 from tpuserve_exporter.programs.program_model import ProgramModel
-from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.runnable import Runnable, Sampled
-from tpuserve_exporter.samples.sample_files import SampleFile, open_samples
-from tpuserve_exporter.samples.samples import find_samples, take_rows
-from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.terms.progress import Progress
+from tpuserve_exporter.terms.runnable import Runnable, Sampled
+from tpuserve_exporter.terms.sample_files import SampleFile, open_samples
+from tpuserve_exporter.terms.samples import find_samples, take_rows
+from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 

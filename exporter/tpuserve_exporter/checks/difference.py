@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.signature import Array, Tensors
+from tpuserve_exporter.terms.signature import Array, Tensors
 
 
 @dataclass(frozen=True, slots=True)

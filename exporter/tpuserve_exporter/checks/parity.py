@@ -8,9 +8,9 @@ import numpy as np
 from tpuserve_exporter.checks.difference import Tolerance, compare
 from tpuserve_exporter.checks.parity_result import Comparison, ParityResult
 from tpuserve_exporter.errors import ParityFailed, reason_of
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import count_rows, distinct_rows, take_rows
-from tpuserve_exporter.signature import Array, Signature, Tensors
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.samples import count_rows, distinct_rows, take_rows
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 from tpuserve_exporter.checks.sequence_padding import pad_sequence
 from tpuserve_exporter.programs.host_part import INPUT_PREFIX
 from tpuserve_exporter.programs.program_model import ProgramModel
-from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
 

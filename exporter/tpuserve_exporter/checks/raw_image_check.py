@@ -7,12 +7,12 @@ import numpy as np
 
 from tpuserve_exporter.checks.difference import Tolerance, compare
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import take_rows
-from tpuserve_exporter.signature import Array, Signature, Tensors
 from tpuserve_exporter.signatures.image_bytes import INPUT
 from tpuserve_exporter.signatures.raw_images import encode_png
 from tpuserve_exporter.signatures.served_signature import WrappedReference
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.samples import take_rows
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors
 
 _ROWS = 2
 

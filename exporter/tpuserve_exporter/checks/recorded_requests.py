@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuserve_exporter.checks.difference import Tolerance, compare, merge
 from tpuserve_exporter.errors import SamplesUnfit, SourceUnreadable, reason_of
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.warmup import read_recorded
 from tpuserve_formats.counted import counted

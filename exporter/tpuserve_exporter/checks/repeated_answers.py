@@ -5,9 +5,9 @@ from enum import StrEnum
 import numpy as np
 
 from tpuserve_exporter.checks.difference import Tolerance, compare
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import take_rows
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.samples import take_rows
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 # Enough rows to differ from each other.
 _ROWS = 4

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tpuserve_exporter.checks.difference import Tolerance, compare
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import distinct_rows, take_rows
-from tpuserve_exporter.signature import Array, Signature, Tensors
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.samples import distinct_rows, take_rows
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors
 
 # Enough rows to have neighbours on both sides. The trials check every row.
 _ROWS = 4

@@ -4,7 +4,7 @@ import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit
 from tpuserve_exporter.options.export_options import PadValue
-from tpuserve_exporter.signature import Array, TensorSpec
+from tpuserve_exporter.terms.signature import Array, TensorSpec
 
 
 def pad_sequence(name: str, spec: TensorSpec, value: Array, bucket: int, pad_value: PadValue | None) -> Array:

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tpuserve_exporter.checks.repeated_answers import Change
-from tpuserve_exporter.dataflow.dependence import Dependence, find_dependence
-from tpuserve_exporter.dataflow.graph_walk import node_of
+from tpuserve_exporter.graphs.dependence import Dependence, find_dependence
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.inspection.saved_model import read_meta_graph
-from tpuserve_exporter.signature import Tensors, read_signatures
 from tpuserve_exporter.sources.tf1.training_mode import GIVE_INFERENCE
+from tpuserve_exporter.terms.signature import Tensors, read_signatures
 
 _MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` argument of the caller"

@@ -25,14 +25,14 @@ from tpuserve_exporter.checks.training_left import (
     describe_statistics,
     find_training,
 )
-from tpuserve_exporter.dataflow.dependence import Dependence
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, SamplesUnfit, TrainingMode, reason_of
+from tpuserve_exporter.graphs.dependence import Dependence
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
-from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.samples import add_neighbours, check_lengths, distinct_rows, refusal_of, take_rows
-from tpuserve_exporter.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.terms.progress import Progress
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.samples import add_neighbours, check_lengths, distinct_rows, refusal_of, take_rows
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.loaded_tflite import TfliteModel
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE

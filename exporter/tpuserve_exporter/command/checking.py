@@ -14,12 +14,12 @@ from tpuserve_exporter.command.running import report_error, run_program
 from tpuserve_exporter.errors import CannotLower, ParityFailed, SourceUnreadable
 from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.tpu_topology import TpuTopology
-from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.reporting.shown_progress import choose_progress
+from tpuserve_exporter.reports.shown_progress import choose_progress
+from tpuserve_exporter.terms.progress import Progress
 
 if TYPE_CHECKING:
     from tpuserve_exporter.checks.recorded_requests import RecordedCheck
-    from tpuserve_exporter.preflight.preflight import PreflightReport
+    from tpuserve_exporter.programs.preflight import PreflightReport
 
 PROG_NAME = "tpuserve check"
 _LOG_WIDTH = 150
@@ -157,7 +157,7 @@ def _check_options(
 def _compare_answers(
     version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress
 ) -> "RecordedCheck":
-    from tpuserve_exporter.tensorflow_start import start_tensorflow
+    from tpuserve_exporter.models.frameworks import start_tensorflow
 
     if not version.is_dir():
         raise SourceUnreadable(f"there is no version directory {version}")
@@ -176,8 +176,8 @@ def _compile(
     rules: tuple[ShardRule, ...],
     progress: Progress,
 ) -> "PreflightReport":
-    from tpuserve_exporter.preflight.preflight import Preflight
-    from tpuserve_exporter.preflight.version_programs import VersionPrograms
+    from tpuserve_exporter.programs.preflight import Preflight
+    from tpuserve_exporter.programs.version_programs import VersionPrograms
 
     for rule in rules:
         rule.check(mesh)
@@ -199,7 +199,7 @@ def _print(console: Console, answers: "RecordedCheck | None", report: "Preflight
 
 
 def _print_report(console: Console, report: "PreflightReport") -> None:
-    from tpuserve_exporter.reporting.preflight_table import print_preflight, print_suggestion
+    from tpuserve_exporter.reports.preflight_table import print_preflight, print_suggestion
 
     print_preflight(console, report)
     for sentence in report.advice:

@@ -33,7 +33,7 @@ from tpuserve_exporter.deployment.plan import Plan
 from tpuserve_exporter.deployment.written_files import write_files
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.tpu_topology import TpuTopology
-from tpuserve_exporter.reporting.deployment_table import print_plan
+from tpuserve_exporter.reports.deployment_table import print_plan
 from tpuserve_formats.price import Price
 
 PROG_NAME = "tpuserve deploy"

@@ -21,8 +21,8 @@ from tpuserve_exporter.options.export_options import (
     Weights,
 )
 from tpuserve_exporter.options.image_scale import IMAGE_SCALES
-from tpuserve_exporter.reporting.reporter import Reporter
-from tpuserve_exporter.reporting.shown_progress import RecordedProgress
+from tpuserve_exporter.reports.reporter import Reporter
+from tpuserve_exporter.reports.shown_progress import RecordedProgress
 
 if TYPE_CHECKING:
     from tpuserve_exporter.stages.exported import Exported
@@ -367,11 +367,11 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
 
 def _run(options: ExportOptions, progress: RecordedProgress, started_s: float) -> "Exported":
     """Run the export. Import TensorFlow, which takes seconds, only after every check of the options."""
-    from tpuserve_exporter.tensorflow_start import start_tensorflow
+    from tpuserve_exporter.models.frameworks import start_tensorflow
 
     with progress.step("Start TensorFlow"):
         start_tensorflow(in_command=True)
-    from tpuserve_exporter.reporting.version_report import VersionReport
+    from tpuserve_exporter.reports.version_report import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
     return run_export(options, progress, VersionReport(progress, started_s).write)

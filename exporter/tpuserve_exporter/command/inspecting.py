@@ -58,7 +58,7 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
 
 
 def _start() -> None:
-    from tpuserve_exporter.tensorflow_start import start_tensorflow
+    from tpuserve_exporter.models.frameworks import start_tensorflow
 
     start_tensorflow(in_command=True)
 

@@ -20,8 +20,8 @@ from tpuserve_exporter.deployment.preflight_rows import (
 from tpuserve_exporter.errors import DoesNotFit, NotChecked, OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.tpu_topology import TpuTopology
-from tpuserve_exporter.preflight.verdict import gibibytes, in_gib
-from tpuserve_exporter.preflight.version_programs import no_programs, read_manifest
+from tpuserve_exporter.programs.verdict import gibibytes, in_gib
+from tpuserve_exporter.programs.version_programs import no_programs, read_manifest
 
 _Read = TypeVar("_Read", bound=BaseModel)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tpuserve_exporter.deployment.image import Image
 from tpuserve_exporter.deployment.plan import Plan
-from tpuserve_exporter.units import seconds
+from tpuserve_exporter.terms.units import seconds
 
 # Names in the base: the image, and the resource and container that the patches change.
 _IMAGE: Final = "tpuserve-server"

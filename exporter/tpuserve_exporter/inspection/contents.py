@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 _BITS = re.compile(r"[a-z]+(?P<bits>\d+)")
 

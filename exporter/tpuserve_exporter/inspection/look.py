@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents
-from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX
+from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX
 
 _KERAS = (".keras", ".h5", ".hdf5")
 _TORCH = (".pt", ".pth", ".bin")

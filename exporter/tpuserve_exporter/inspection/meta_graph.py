@@ -8,7 +8,7 @@ from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.inspection.variables_files import list_arrays, list_files
-from tpuserve_exporter.signature import read_signatures
+from tpuserve_exporter.terms.signature import read_signatures
 from tpuserve_formats.counted import counted
 
 if TYPE_CHECKING:

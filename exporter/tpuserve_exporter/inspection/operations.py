@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.graph_walk import Walk
+from tpuserve_exporter.graphs.graph_operations import called_by
+from tpuserve_exporter.graphs.graph_walk import Walk
 from tpuserve_exporter.inspection.contents import Operations
-from tpuserve_exporter.sources.graph_operations import called_by
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

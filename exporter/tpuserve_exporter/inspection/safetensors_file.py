@@ -8,7 +8,7 @@ from typing import Any
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
-from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX, read_index
+from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX, read_index
 
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",

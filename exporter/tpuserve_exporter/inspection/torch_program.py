@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 _WEIGHTS = "/data/weights/model_weights_config.json"
 _PROGRAM = "/models/model.json"

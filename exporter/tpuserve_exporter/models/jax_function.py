@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -12,7 +12,7 @@ from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.tree_path import variable_name
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

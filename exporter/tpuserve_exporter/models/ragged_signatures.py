@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.models.ragged import name_splits
 from tpuserve_exporter.models.served_function import RaggedNames
-from tpuserve_exporter.signature import Signature
+from tpuserve_exporter.terms.signature import Signature
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, SignatureDef, TensorInfo

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.weights_release import release_weights
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 if TYPE_CHECKING:
     import tensorflow as tf

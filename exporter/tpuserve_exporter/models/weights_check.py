@@ -8,7 +8,7 @@ import numpy as np
 
 from tpuserve_exporter.errors import WeightsNotFinite
 from tpuserve_exporter.models.tree_path import name_of_variable
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

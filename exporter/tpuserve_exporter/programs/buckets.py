@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpuserve_exporter.errors import CannotLower
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 _NOT_OF_SAVED_MODELS = "(the shapes of a SavedModel are fixed)"
 

@@ -9,7 +9,7 @@ import numpy as np
 from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.programs.lowering import compile_program, load_program, round_products
 from tpuserve_exporter.programs.weights_file import map_weights, numpy_dtype
-from tpuserve_exporter.signature import Array, Tensors
+from tpuserve_exporter.terms.signature import Array, Tensors
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CannotLower, reason_of
+from tpuserve_exporter.graphs.graph_operations import called_by
 from tpuserve_exporter.models.jax_function import JaxFunction
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.models.weights_check import named_variables
@@ -28,11 +29,10 @@ from tpuserve_exporter.programs.lowering import (
     shape_of,
 )
 from tpuserve_exporter.programs.weights_file import Weight
-from tpuserve_exporter.signature import Array, Signature
 from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
 from tpuserve_exporter.signatures.served_signature import ServedSignature
-from tpuserve_exporter.sources.graph_operations import called_by
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
+from tpuserve_exporter.terms.signature import Array, Signature
 from tpuserve_formats.manifest.device import DeviceSignature
 
 if TYPE_CHECKING:

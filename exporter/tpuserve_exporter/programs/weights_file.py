@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tpuserve_exporter.errors import CannotLower
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.signature import Array
 
 WEIGHTS_FILE = Path("assets.extra/tpuserve/weights.safetensors")
 # Readers use a tensor at a multiple of this offset in place, and copy other tensors.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.served_function import ServedFunction
-from tpuserve_exporter.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,10 +11,10 @@ from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.image_options import ImageOptions
 from tpuserve_exporter.options.image_scale import ImageScale
 from tpuserve_exporter.options.signature_request import SignatureRequest
-from tpuserve_exporter.preprocessing.leading import find_leading
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 from tpuserve_exporter.signatures.image_decoding import decode_image
 from tpuserve_exporter.signatures.image_scale_choice import ScaleChoice, choose_scale
+from tpuserve_exporter.signatures.leading import find_leading
 from tpuserve_exporter.signatures.raw_images import RawImages
 from tpuserve_exporter.signatures.served_signature import ServedSignature
 

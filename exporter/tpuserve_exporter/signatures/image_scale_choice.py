@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.image_scale import IMAGE_SCALES, ImageScale, describe_scales
 from tpuserve_exporter.options.signature_request import SignatureRequest
-from tpuserve_exporter.preprocessing.leading import LeadingArithmetic
+from tpuserve_exporter.signatures.leading import LeadingArithmetic
 
 if TYPE_CHECKING:
     import tensorflow as tf

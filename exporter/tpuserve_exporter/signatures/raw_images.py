@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tpuserve_exporter.options.image_scale import ImageScale
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.signature import Array
 
 _SEED = 20
 # PNG's colour types, by channels.

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.models.served_function import ServedFunction
-from tpuserve_exporter.runnable import Releasable, Runnable
-from tpuserve_exporter.signature import Signature, Tensors
 from tpuserve_exporter.signatures.device_part import Call, DevicePart
 from tpuserve_exporter.signatures.raw_images import RawImages
+from tpuserve_exporter.terms.runnable import Releasable, Runnable
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 if TYPE_CHECKING:
     import tensorflow as tf

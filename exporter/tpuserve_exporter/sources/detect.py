@@ -7,9 +7,9 @@ from typing import Literal
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.options.export_options import SourceKind
-from tpuserve_exporter.pytorch.safetensors_index import INDEX_SUFFIX
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.orbax.layout import find_orbax
+from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 # The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.

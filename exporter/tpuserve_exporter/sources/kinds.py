@@ -33,7 +33,7 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2.checkpoint"),
+        Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2_checkpoint"),
         Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1.checkpoint"),
         Kind("tf1-meta", "a .meta graph of TensorFlow 1 with its checkpoint", "tf1.meta"),
         Kind("keras", "a .keras or .h5 file", "keras.file"),

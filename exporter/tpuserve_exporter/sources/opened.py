@@ -10,8 +10,8 @@ from tpuserve_exporter.models.quantization import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_release import release_weights
 from tpuserve_exporter.options.export_options import SourceKind
-from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.runnable import Releasable, Runnable
+from tpuserve_exporter.terms.restore_report import RestoreReport
+from tpuserve_exporter.terms.runnable import Releasable, Runnable
 
 
 @dataclass(frozen=True, slots=True)

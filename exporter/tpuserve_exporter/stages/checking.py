@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpuserve_exporter.checks.example_runner import ExampleRunner, ShownSample
 from tpuserve_exporter.checks.version_checks import CheckedVersion
-from tpuserve_exporter.examples.example_runner import ExampleRunner, ShownSample
-from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.recording import Recorded
 from tpuserve_exporter.stages.writing import Written
+from tpuserve_exporter.terms.signature import Signature
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_formats.manifest.device import ManifestDevice
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tpuserve_exporter.errors import CannotLower
-from tpuserve_exporter.preflight.preflight import Preflight, PreflightReport, check_shard_rules
-from tpuserve_exporter.preflight.version_programs import VersionPrograms
+from tpuserve_exporter.programs.preflight import Preflight, PreflightReport, check_shard_rules
+from tpuserve_exporter.programs.version_programs import VersionPrograms
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.stages.writing import Written
 from tpuserve_formats.manifest.device import DeviceShardRule, ManifestDevice

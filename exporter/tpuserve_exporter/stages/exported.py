@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tpuserve_exporter.examples.example_runner import ShownSample
+from tpuserve_exporter.checks.example_runner import ShownSample
+from tpuserve_exporter.checks.serve_check import ServeCheck
 from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.options.store_uri import OutBase
-from tpuserve_exporter.preflight.preflight import PreflightReport
-from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.serve_check.serve_check import ServeCheck
-from tpuserve_exporter.signature import Signature
+from tpuserve_exporter.programs.preflight import PreflightReport
+from tpuserve_exporter.terms.restore_report import RestoreReport
+from tpuserve_exporter.terms.signature import Signature
 from tpuserve_formats.manifest.version import Manifest
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpuserve_exporter.freezing.freeze import freeze
+from tpuserve_exporter.graphs.freeze import freeze
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.stages.job import Job
 from tpuserve_formats.manifest.version import ManifestFreezing

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import Destination
 from tpuserve_exporter.options.export_options import ExportOptions
-from tpuserve_exporter.preflight.preflight import Preflight
-from tpuserve_exporter.progress import Progress
+from tpuserve_exporter.programs.preflight import Preflight
+from tpuserve_exporter.terms.progress import Progress
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from tpuserve_exporter.checks.python_functions import check_no_python
+from tpuserve_exporter.checks.serve_check import ServeCheck, ServedRequest, check_serving, make_requests
+from tpuserve_exporter.checks.server_process import find_server
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
@@ -20,14 +22,8 @@ from tpuserve_exporter.inspection.variables_files import list_served
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 from tpuserve_exporter.options.export_options import ExportOptions, TpuOptions
 from tpuserve_exporter.options.store_uri import OutBase
-from tpuserve_exporter.preflight.preflight import Preflight
 from tpuserve_exporter.programs.lowering import check_lowering
-from tpuserve_exporter.progress import Progress
-from tpuserve_exporter.samples.sample_files import open_samples
-from tpuserve_exporter.samples.samples import check_lengths, read_samples
-from tpuserve_exporter.serve_check.serve_check import ServeCheck, ServedRequest, check_serving, make_requests
-from tpuserve_exporter.serve_check.server_process import find_server
-from tpuserve_exporter.signature import Signature, Tensors
+from tpuserve_exporter.programs.preflight import Preflight
 from tpuserve_exporter.signatures.labels import read_labels
 from tpuserve_exporter.sources.detect import detect
 from tpuserve_exporter.sources.kinds import open_as_kind, open_source
@@ -44,6 +40,10 @@ from tpuserve_exporter.stages.job import Job, Warnings
 from tpuserve_exporter.stages.manifest import make_manifest
 from tpuserve_exporter.stages.recording import record_answers
 from tpuserve_exporter.stages.writing import Written, write_version
+from tpuserve_exporter.terms.progress import Progress
+from tpuserve_exporter.terms.sample_files import open_samples
+from tpuserve_exporter.terms.samples import check_lengths, read_samples
+from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.fingerprint import holds
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import write_manifest

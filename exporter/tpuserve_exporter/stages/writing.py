@@ -18,7 +18,7 @@ from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import copy_saved_model
 from tpuserve_exporter.stages.freezing import Frozen
 from tpuserve_exporter.stages.job import Job
-from tpuserve_exporter.units import megabytes
+from tpuserve_exporter.terms.units import megabytes
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 from tpuserve_exporter.version.tflite_writer import TFLITE_FILE, convert_saved_model, write_tflite
 from tpuserve_formats.manifest.device import ManifestDevice

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY
+from tpuserve_exporter.terms.signature import Array
 from tpuserve_exporter.version.graph_hash import hash_graph
 from tpuserve_exporter.version.published_version import PublishedVersion
 from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests

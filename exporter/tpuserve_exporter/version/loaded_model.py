@@ -10,9 +10,9 @@ from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.models.ragged import spread
 from tpuserve_exporter.models.ragged_signatures import mark_ragged
 from tpuserve_exporter.models.weights_release import release_weights
-from tpuserve_exporter.runnable import Runnable
-from tpuserve_exporter.samples.made_up_example import make_examples
-from tpuserve_exporter.signature import Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.terms.runnable import Runnable
+from tpuserve_exporter.terms.signature import Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.version.made_up_example import make_examples
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from tpuserve_exporter.errors import ParityFailed
-from tpuserve_exporter.signature import Signature, Tensors
-from tpuserve_exporter.tensorflow_start import stderr_caught
+from tpuserve_exporter.models.frameworks import stderr_caught
+from tpuserve_exporter.terms.signature import Signature, Tensors
 
 
 class TfliteModel:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.restore_report import RestoreReport
-from tpuserve_exporter.signature import Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.restore_report import RestoreReport
+from tpuserve_exporter.terms.signature import Signature, Tensors, TensorSpec
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue
 from tpuserve_formats.manifest.tensor import ManifestTensor

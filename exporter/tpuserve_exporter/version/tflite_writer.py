@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CannotLower, MissingExtra, OptionConflict, reason_of
+from tpuserve_exporter.models.frameworks import stderr_caught
 from tpuserve_exporter.options.signature_request import TENSOR_KIND
-from tpuserve_exporter.signature import read_signatures
 from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.served_signature import ServedSignature
-from tpuserve_exporter.tensorflow_start import stderr_caught
+from tpuserve_exporter.terms.signature import read_signatures
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 
 if TYPE_CHECKING:

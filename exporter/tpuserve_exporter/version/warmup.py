@@ -13,8 +13,8 @@ import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.samples.samples import check_lengths, take_rows
-from tpuserve_exporter.signature import Array, Signature, Tensors
+from tpuserve_exporter.terms.samples import check_lengths, take_rows
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.tf_record import framed, read_records

@@ -12,7 +12,7 @@ from tests.e2e.running_server import RunningServer
 from tests.exporter.report_documents import published
 from tests.support.optional import needs
 from tests.support.web_driver import WebDriver
-from tpuserve_exporter.report_page.page import render_page
+from tpuserve_exporter.reports.page import render_page
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 
 pytestmark = [needs("chromium", "chromedriver"), pytest.mark.slow, pytest.mark.xdist_group("console page")]

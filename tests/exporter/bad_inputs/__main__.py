@@ -12,7 +12,7 @@ from tests.exporter.bad_inputs.case import Section
 from tests.exporter.bad_inputs.page import read_sections, write_case, write_page, write_section
 from tests.exporter.bad_inputs.running import run
 from tests.exporter.bad_inputs.sections import SECTIONS, can_run
-from tpuserve_exporter.tensorflow_start import start_tensorflow
+from tpuserve_exporter.models.frameworks import start_tensorflow
 
 
 def main(wanted: list[str]) -> None:

@@ -10,14 +10,14 @@ from torch import nn
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.jax_platform import compute_on_cpu
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.pytorch.arrays import to_numpy
-from tpuserve_exporter.pytorch.lowering import lower
-from tpuserve_exporter.pytorch.outputs import Outputs
-from tpuserve_exporter.pytorch.program import Module
-from tpuserve_exporter.pytorch.quiet import quiet
-from tpuserve_exporter.pytorch.serving import TorchReference, serve_torch
-from tpuserve_exporter.signature import Signature
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.torch.arrays import to_numpy
+from tpuserve_exporter.sources.torch.lowering import lower
+from tpuserve_exporter.sources.torch.outputs import Outputs
+from tpuserve_exporter.sources.torch.program import Module
+from tpuserve_exporter.sources.torch.quiet import quiet
+from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
+from tpuserve_exporter.terms.signature import Signature
 
 pytestmark = [pytest.mark.usefixtures("tensorflow")]
 

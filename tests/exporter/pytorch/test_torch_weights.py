@@ -11,9 +11,9 @@ from torch import nn
 from tests.exporter.pytorch import modules
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, Rename
-from tpuserve_exporter.pytorch.weights_file import read_weights
-from tpuserve_exporter.pytorch.weights_matching import restore
-from tpuserve_exporter.restore_report import RestoreReport
+from tpuserve_exporter.sources.torch.weights_file import read_weights
+from tpuserve_exporter.sources.torch.weights_matching import restore
+from tpuserve_exporter.terms.restore_report import RestoreReport
 
 Saved = dict[str, Any]
 

@@ -24,10 +24,10 @@ from tpuserve_exporter.models.keras_serving import change, described_dtype, is_c
 from tpuserve_exporter.models.normalization import renew_constants
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.terms.restore_report import RestoreReport
 
 if TYPE_CHECKING:
     import keras

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
 from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
-from tpuserve_exporter.restore_report import Entry, RestoreReport, allow
 from tpuserve_exporter.sources.keras.archive import KerasArchive
 from tpuserve_exporter.sources.keras.h5_variables import (
     dtype_of,
@@ -17,10 +16,11 @@ from tpuserve_exporter.sources.keras.h5_variables import (
     read_value,
     read_variables,
 )
-from tpuserve_exporter.sources.tf2.object_restore import OPTIMIZER, averages_from, describe_averages, notes_on
 from tpuserve_exporter.sources.variables.matching import compare
 from tpuserve_exporter.sources.variables.model_variables import ModelVariable, model_variables
 from tpuserve_exporter.sources.variables.object_graph import StoredVariable, renamed
+from tpuserve_exporter.sources.variables.object_restore import OPTIMIZER, averages_from, describe_averages, notes_on
+from tpuserve_exporter.terms.restore_report import Entry, RestoreReport, allow
 
 if TYPE_CHECKING:
     import h5py

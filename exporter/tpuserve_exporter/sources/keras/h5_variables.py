@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.variables.matching import Matching, Way, pair_by_count, pair_by_name
 from tpuserve_exporter.sources.variables.model_variables import ModelVariable
 from tpuserve_exporter.sources.variables.object_graph import StoredVariable
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import h5py

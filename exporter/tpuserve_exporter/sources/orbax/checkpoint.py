@@ -16,11 +16,11 @@ from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 from tpuserve_exporter.models.param_tree import ParamTree
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.orbax.tree import OrbaxTree
 from tpuserve_exporter.sources.orbax.tree_matching import OPTIMIZER, TreeMatching, match_trees
+from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.terms.signature import Array
 
 _RANDOM = re.compile(r"(.*_)?(rngs?|prng|prng_key|random_key)(_.*)?")
 # Flax collections that belong to a model. A remaining one shows that the stored model was another one.

@@ -15,9 +15,9 @@ import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.models.tree_path import KeyPath, flatten, keys_of
-from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_layout
+from tpuserve_exporter.terms.restore_report import ArraySpec
+from tpuserve_exporter.terms.signature import Array
 
 _Answer = TypeVar("_Answer")
 

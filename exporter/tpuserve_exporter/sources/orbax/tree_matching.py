@@ -12,7 +12,7 @@ from typing import TypeAlias
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
-from tpuserve_exporter.restore_report import ArraySpec
+from tpuserve_exporter.terms.restore_report import ArraySpec
 
 # Common keys for these parts of a training state.
 OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?")

@@ -14,7 +14,6 @@ from tpuserve_exporter.models.ragged_signatures import list_sparse, read_row_spl
 from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction, TracedReference
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.file import check_whole, parse_saved_model, read_content
@@ -25,6 +24,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_object_graph,
     read_tensor,
 )
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.graphs.graph_operations import check_known
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.graph_operations import check_known
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpuserve_exporter.dataflow.graph_walk import node_of
-from tpuserve_exporter.dataflow.row_axes import import_graph
 from tpuserve_exporter.errors import OptionConflict, reason_of
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.graphs.graph_walk import node_of
+from tpuserve_exporter.graphs.row_axes import import_graph
 from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

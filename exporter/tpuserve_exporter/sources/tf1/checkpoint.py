@@ -10,11 +10,11 @@ from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, find_builder
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph, cut_graph
 from tpuserve_exporter.sources.tf1.name_based import read_checkpoint, restore
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import SourceUnreadable
-from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE
+from tpuserve_exporter.graphs.graph_operations import RESOURCE_VARIABLE
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -6,12 +6,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.function_inlining import inline_calls
-from tpuserve_exporter.dataflow.graph_walk import node_of
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode, reason_of
+from tpuserve_exporter.graphs.function_inlining import inline_calls
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.tf1.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
@@ -26,6 +25,7 @@ from tpuserve_exporter.sources.tf1.tpu_surgery import (
 from tpuserve_exporter.sources.tf1.training_mode import find_random, stop_training
 from tpuserve_exporter.sources.tf1.training_switch import set_to_inference
 from tpuserve_exporter.sources.unsafe_operations import check_graph
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

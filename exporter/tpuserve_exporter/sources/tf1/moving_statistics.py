@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.batch_statistics import is_norm
-from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
-from tpuserve_exporter.sources.graph_operations import is_variable
+from tpuserve_exporter.graphs.batch_statistics import is_norm
+from tpuserve_exporter.graphs.graph_operations import is_variable
+from tpuserve_exporter.graphs.graph_walk import Walk, node_of
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

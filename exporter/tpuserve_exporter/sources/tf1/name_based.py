@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames, rename
-from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
-from tpuserve_exporter.signature import Array
 from tpuserve_exporter.sources.checkpoint_path import step_of
 from tpuserve_exporter.sources.tf1.graph_variable import GraphVariable
 from tpuserve_exporter.sources.variables.object_graph import (
@@ -18,6 +16,8 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_tensor,
     restore_tensor,
 )
+from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.batch_statistics import is_norm
-from tpuserve_exporter.dataflow.changing_operations import is_random
-from tpuserve_exporter.dataflow.graph_walk import Walk, node_of
-from tpuserve_exporter.dataflow.row_axes import RowAxes, import_graph
 from tpuserve_exporter.errors import TrainingMode
-from tpuserve_exporter.sources.graph_operations import RESOURCE_VARIABLE, is_variable, pass_on
+from tpuserve_exporter.graphs.batch_statistics import is_norm
+from tpuserve_exporter.graphs.changing_operations import is_random
+from tpuserve_exporter.graphs.graph_operations import RESOURCE_VARIABLE, is_variable, pass_on
+from tpuserve_exporter.graphs.graph_walk import Walk, node_of
+from tpuserve_exporter.graphs.row_axes import RowAxes, import_graph
 from tpuserve_exporter.sources.tf1.moving_statistics import find_averages, find_served_updates
 from tpuserve_exporter.sources.tf1.tpu_surgery import find_looping, reached
 

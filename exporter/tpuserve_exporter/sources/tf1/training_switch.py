@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.dataflow.batch_statistics import is_norm
-from tpuserve_exporter.dataflow.function_inlining import inline_calls
-from tpuserve_exporter.dataflow.graph_walk import node_of
-from tpuserve_exporter.sources.graph_operations import pass_on, replace_operation
+from tpuserve_exporter.graphs.batch_statistics import is_norm
+from tpuserve_exporter.graphs.function_inlining import inline_calls
+from tpuserve_exporter.graphs.graph_operations import pass_on, replace_operation
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.sources.tf1.moving_statistics import find_averages
 from tpuserve_exporter.sources.tf1.tpu_surgery import reached
 from tpuserve_exporter.sources.tf1.training_mode import find_random

@@ -12,17 +12,17 @@ from tpuserve_exporter.models.builder import builder_failure, check_arguments, d
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.keras_inputs import check_names
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.pytorch.arrays import find_dtype
-from tpuserve_exporter.pytorch.outputs import Outputs
-from tpuserve_exporter.pytorch.program import Module
-from tpuserve_exporter.pytorch.program_file import read_program
-from tpuserve_exporter.pytorch.quiet import quiet
-from tpuserve_exporter.pytorch.saved_program import SavedProgram
-from tpuserve_exporter.pytorch.serving import TorchReference, serve_torch
-from tpuserve_exporter.pytorch.weights_file import WeightsFile, read_weights
-from tpuserve_exporter.pytorch.weights_matching import restore
-from tpuserve_exporter.restore_report import RestoreReport
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.torch.arrays import find_dtype
+from tpuserve_exporter.sources.torch.outputs import Outputs
+from tpuserve_exporter.sources.torch.program import Module
+from tpuserve_exporter.sources.torch.program_file import read_program
+from tpuserve_exporter.sources.torch.quiet import quiet
+from tpuserve_exporter.sources.torch.saved_program import SavedProgram
+from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
+from tpuserve_exporter.sources.torch.weights_file import WeightsFile, read_weights
+from tpuserve_exporter.sources.torch.weights_matching import restore
+from tpuserve_exporter.terms.restore_report import RestoreReport
 
 
 def open_source(source: Path, options: ModelOptions) -> OpenedSource:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import Weights
-from tpuserve_exporter.restore_report import ArraySpec, Entry, Fate
 from tpuserve_exporter.sources.variables.model_variables import ModelVariable
 from tpuserve_exporter.sources.variables.moving_average import find_averages, is_averaged_model
 from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, StoredVariable
+from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

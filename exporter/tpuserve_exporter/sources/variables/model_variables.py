@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.restore_report import ArraySpec
+from tpuserve_exporter.terms.restore_report import ArraySpec
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
 from tpuserve_exporter.options.export_options import Rename, rename
-from tpuserve_exporter.restore_report import ArraySpec
-from tpuserve_exporter.signature import Array
+from tpuserve_exporter.terms.restore_report import ArraySpec
+from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -1,1 +1,0 @@
-"""Data-flow analysis of graphs: which outputs depend on batch statistics, random numbers or assignments."""

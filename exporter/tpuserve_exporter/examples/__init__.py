@@ -1,1 +1,0 @@
-"""Examples with expected answers: requests to a written version, verdicts, and their display in reports."""

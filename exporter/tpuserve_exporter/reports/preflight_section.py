@@ -1,0 +1,121 @@
+"""The preflight's result for each program, with table cells that the page and the terminal share."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from tpuserve_exporter.terms.units import megabytes, seconds
+from tpuserve_formats.markup import Markup, element
+
+Row: TypeAlias = Mapping[str, Any]
+# Topology, mesh axes (data, model), and a program's HBM limit on one device in bytes.
+Place: TypeAlias = tuple[str, int, int, int]
+
+COLUMNS = ("batch", "verdict", "HBM", "compiled in", "flops", "bytes", "latency, estimated", "layout", "padding")
+_GIB = 2**30
+_INTRO = (
+    "The TPU's own compiler compiled every program from shapes, without a TPU. Sizes are per device. Latencies are "
+    "estimates for the device alone, without communication between devices. The lower bound is peak arithmetic, or "
+    "reading and writing every byte once. The upper bound counts all bytes that the compiler reports. Layout is the "
+    "memory of arguments and outputs divided by their own size. Padding is the largest share of padding in a batch."
+)
+
+
+def show_preflight(document: Mapping[str, Any]) -> Markup:
+    """Return the section from a published version's manifest, or from a failed export's details."""
+    rows = _find(document, "preflight")
+    if not rows:
+        return Markup()
+    together = list_together(_find(document, "preflight_together"))
+    tables = [_show_place(place, ones, together.pop(place[:3], "")) for place, ones in groupby(rows, key=place_of)]
+    advice = [element("p", sentence) for sentence in document.get("preflight_advice") or ()]
+    return element("section", element("h2", "TPU programs"), element("p", _INTRO, class_="quiet"), *tables, *advice)
+
+
+def _find(document: Mapping[str, Any], name: str) -> list[Row]:
+    holder = (document["manifest"].get("device") or {}) if document["ok"] else document
+    return list(holder.get(name) or ())
+
+
+def list_together(rows: Iterable[Row]) -> dict[tuple[str, int, int], str]:
+    """Return a sentence on the memory of all programs together, by topology and mesh, if it is known."""
+    return {
+        (row["topology"], row["mesh"]["data"], row["mesh"]["model"]): _describe_together(row)
+        for row in rows
+        if row["hbm_bytes"]["needed"] is not None
+    }
+
+
+def _describe_together(row: Row) -> str:
+    sizes, number = row["hbm_bytes"], row["side_by_side"]
+    parts = (
+        f"weights {hbm(sizes['weights'])}, two batches {hbm(sizes['batches'])}, "
+        f"temporaries {hbm(sizes['temporary'])}, code {hbm(sizes['code'])}"
+    )
+    head = f"All programs together: {row['verdict']}, {hbm(sizes['needed'])} of {hbm(sizes['available'])} ({parts})."
+    if number == 0:
+        return head
+    if number == 1:
+        return f"{head} A second such version does not fit, and a change of versions needs two."
+    return f"{head} {number:,} such versions fit, and a change of versions needs two."
+
+
+def place_of(row: Row) -> Place:
+    return row["topology"], row["mesh"]["data"], row["mesh"]["model"], row["hbm_bytes"]["available"]
+
+
+def describe_place(place: Place) -> str:
+    """Return the place as text: `v5e:2x2, --mesh model=4: 15.75 GiB a device`."""
+    topology, data, model, available = place
+    axes = ",".join(f"{axis}={size}" for axis, size in (("data", data), ("model", model)) if size > 1)
+    mesh = f", --mesh {axes}" if axes else ", one device"
+    return f"{topology}{mesh}: {hbm(available)}{' per device' if data * model > 1 else ''}"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row in the order of COLUMNS."""
+    sizes = [str(size) for size in (row["batch_size"], row["sequence_length"]) if size is not None]
+    bucket = " x ".join(sizes) or "fixed"
+    if row["latency_s_estimate"] is None:
+        return (bucket, row["reason"], *[""] * (len(COLUMNS) - 2))
+    lower, upper = row["latency_s_estimate"]
+    wasted = row["rows_padding_at_most"]
+    return (
+        bucket,
+        row["reason"],
+        hbm(row["hbm_bytes"]["needed"]),
+        seconds(row["compile_s"]),
+        _flops(row["flops"]),
+        megabytes(row["bytes_accessed"]),
+        f"{_latency(lower)} to {_latency(upper)}",
+        "-" if row["layout_padding"] is None else f"{row['layout_padding']:.2f} x",
+        "-" if wasted is None else f"<= {100 * wasted:.0f} %",
+    )
+
+
+def _show_place(place: Place, rows: Iterable[Row], together: str) -> Markup:
+    head = element("tr", *(element("th", name, scope="col") for name in COLUMNS))
+    body = [element("tr", *(element("td", text) for text in cells(row))) for row in rows]
+    table = element("table", element("thead", head), element("tbody", *body), class_="numbers")
+    sentence = [element("p", together)] if together else []
+    return element("div", element("h3", describe_place(place)), element("div", table, class_="scrolls"), *sentence)
+
+
+def hbm(size_bytes: float) -> str:
+    """Return a size in the compiler's binary units: `15.75 GiB`."""
+    if size_bytes >= _GIB / 10:
+        return f"{size_bytes / _GIB:.2f} GiB"
+    return f"{size_bytes / 2**20:.1f} MiB" if size_bytes >= 2**20 / 10 else f"{size_bytes / 2**10:.1f} KiB"
+
+
+def _flops(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def _latency(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"

@@ -1,0 +1,59 @@
+"""The outputs of a torch model as tensors by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tpuserve_exporter.errors import BuilderFailed, OptionConflict
+from tpuserve_exporter.models.keras_inputs import check_distinct
+from tpuserve_exporter.sources.torch.arrays import dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The position and dtype of each output among the leaves of the model's return value. Other leaves are ignored."""
+
+    positions: Mapping[str, int]
+    dtypes: Mapping[str, str]
+
+    @classmethod
+    def read(cls, returned: Any, chosen: Sequence[str]) -> "Outputs":  # noqa: ANN401 - whatever a model returns
+        """Name the tensors in the model's return value.
+
+        Names come from `given` (--output), or else from keys of a dictionary or fields of a named tuple or data class.
+        Other outputs are named `outputs`, or `output_0` and so on. Raises OptionConflict if the `given` names do not
+        fit, and BuilderFailed if there is no tensor.
+        """
+        leaves = pytree.tree_flatten_with_path(returned)[0]
+        tensors = {index: (path, leaf) for index, (path, leaf) in enumerate(leaves) if torch.is_tensor(leaf)}
+        if not tensors:
+            raise BuilderFailed(
+                f"the model returns {type(returned).__name__} without a tensor, so that there is nothing to serve"
+            )
+        names = list(chosen) or _name([path for path, _ in tensors.values()])
+        if len(names) != len(tensors):
+            raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
+        check_distinct("output", names)
+        dtypes = {name: dtype_name(leaf.dtype) for name, (_, leaf) in zip(names, tensors.values(), strict=True)}
+        return cls(dict(zip(names, tensors, strict=True)), dtypes)
+
+    def pick(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs by name from all the leaves."""
+        return {name: leaves[position] for name, position in self.positions.items()}
+
+    def pick_from(self, returned: Any) -> dict[str, torch.Tensor]:  # noqa: ANN401 - whatever a model returns
+        return self.pick(pytree.tree_leaves(returned))
+
+
+def _name(paths: Sequence[Sequence[Any]]) -> list[str]:
+    if len(paths) == 1 and all(isinstance(key, pytree.SequenceKey) for key in paths[0]):
+        return ["outputs"]
+    return ["_".join(_parts(path)) for path in paths]
+
+
+def _parts(path: Sequence[Any]) -> list[str]:
+    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return ["output", *parts] if parts[0].isdigit() else parts

@@ -1,0 +1,144 @@
+"""torch.export programs of modules for given inputs, and the inputs of a program."""
+
+import contextlib
+import inspect
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, reason_of
+from tpuserve_exporter.models.jax_function import JaxInput
+from tpuserve_exporter.sources.torch.arrays import dtype_name, find_dtype
+
+# Sizes of free dimensions during a trace. They differ, because torch treats equal sizes as one dimension. None is 0 or
+# 1, because torch treats these as fixed. Patch sizes and strides divide the lengths.
+_ROWS = 3
+_LENGTHS = range(16, 1 << 16, 16)
+
+
+class RowsFixed(Exception):
+    """Raised if the module's code fixes the number of rows, so that a program works for one number only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module in eval mode with its inputs, which it takes by keyword or in order."""
+
+    module: torch.nn.Module
+    inputs: Mapping[str, JaxInput]
+
+    def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the module returns
+        with torch.no_grad():
+            return self.module(*self._positional(tensors), **self._by_name(tensors))
+
+    def trace(self, rows: int | None = None) -> ExportedProgram:
+        """Return a program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
+        tensors = example(self.inputs, rows or _ROWS)
+        free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
+        shapes: Any = self._by_name(free) or self._positional(free)
+        try:
+            # torch prints code that it cannot trace.
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                program = torch.export.export(
+                    self.module, self._positional(tensors), self._by_name(tensors), dynamic_shapes=shapes, strict=False
+                )
+        except Exception as error:  # torch raises many kinds of errors
+            raise CannotLower(f"torch.export cannot trace the model's code: {_explain(error)}") from error
+        self._check_freedom(program, rows)
+        return program
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return parameters and buffers by name. A tensor with several names has the first."""
+        return dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+
+    def run_example(self) -> Any:  # noqa: ANN401 - whatever the module returns
+        """Run the module on zeros and return its outputs. torch's errors are clearer for real tensors than in a trace.
+
+        Raises BuilderFailed.
+        """
+        try:
+            return self.call(example(self.inputs, _ROWS))
+        except Exception as error:  # the user's code
+            inputs = ", ".join(f"{name}: {describe(one)}" for name, one in self.inputs.items())
+            raise BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}") from error
+
+    def _takes_names(self) -> bool:
+        return self.inputs.keys() <= inspect.signature(self.module.forward).parameters.keys()
+
+    def _positional(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        return () if self._takes_names() else tuple(values[name] for name in self.inputs)
+
+    def _by_name(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: values[name] for name in self.inputs} if self._takes_names() else {}
+
+    def _check_freedom(self, program: ExportedProgram, rows: int | None) -> None:
+        """Raise RowsFixed or OptionConflict if torch fixed a dimension that --input leaves free."""
+        for (name, one), shape in zip(
+            self.inputs.items(), (spec.dims for spec in taken(program).values()), strict=True
+        ):
+            for axis, (wanted, got) in enumerate(zip(one.dims, shape, strict=True)):
+                if isinstance(wanted, int) or isinstance(got, str) or (axis == 0 and rows is not None):
+                    continue
+                if axis == 0:
+                    raise RowsFixed(f"the model's code fixes the rows of {name}")
+                raise OptionConflict(
+                    f"--input {name}: the model's code fixes the size of '{wanted}', so that it cannot be free. Set "
+                    "it to a number"
+                )
+
+
+def example(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor]:
+    """Return zeros with `rows` rows for each input. Zero is a valid index of every vocabulary."""
+    words = {dim for one in inputs.values() for dim in one.dims[1:] if isinstance(dim, str)}
+    sizes = dict(zip(sorted(words), _LENGTHS, strict=False))
+
+    def size(axis: int, dim: int | str) -> int:
+        return dim if isinstance(dim, int) else rows if axis == 0 else sizes[dim]
+
+    return {
+        name: torch.zeros([size(axis, dim) for axis, dim in enumerate(one.dims)], dtype=find_dtype(one.dtype))
+        for name, one in inputs.items()
+    }
+
+
+def taken(program: ExportedProgram) -> dict[str, JaxInput]:
+    """Return the inputs of a program in order, by argument name. Words stand for free sizes."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = {spec.arg.name: nodes[spec.arg.name].meta["val"] for spec in specs if not hasattr(spec.arg, "value")}
+    rows = {str(value.shape[0]) for value in values.values() if value.ndim and not _is_fixed(value.shape[0])}
+    return {name: _input(value, rows) for name, value in values.items()}
+
+
+def _input(value: torch.Tensor, rows: set[str]) -> JaxInput:
+    words = [int(size) if _is_fixed(size) else "rows" if str(size) in rows else str(size) for size in value.shape]
+    return JaxInput(dtype_name(value.dtype), tuple(words))
+
+
+def _is_fixed(size: Any) -> bool:  # noqa: ANN401 - an int or a torch.SymInt
+    """Return whether the size has one value. A size that a module's code fixes may still be a symbol."""
+    return not isinstance(size, torch.SymInt) or size.node.maybe_as_int() is not None
+
+
+def describe(one: JaxInput) -> str:
+    return f"{one.dtype}[{', '.join(map(str, one.dims))}]"
+
+
+def _free_dimensions(one: JaxInput, rows: int | None) -> list[Any]:
+    return [
+        Dim.STATIC if isinstance(dim, int) or (axis == 0 and rows is not None) else Dim.AUTO
+        for axis, dim in enumerate(one.dims)
+    ]
+
+
+def _explain(error: Exception) -> str:
+    """Return the first line of torch's error, without its long explanation and this machine's paths."""
+    reason = f"{type(error).__name__}: {reason_of(error)}"
+    if "data-dependent" not in reason:
+        return reason
+    return f"{reason} Write code that depends on a tensor's values, such as `if x.sum() > 0`, with torch.where"

@@ -1,0 +1,197 @@
+"""Files of torch weights: `.pt` and similar files of torch.save, and safetensors in one file or several.
+
+torch.save writes a pickle, which can run code when it is loaded. Unless the user allows more, this module reads only
+plain tensors and containers.
+"""
+
+import collections
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX, read_index
+
+_STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
+_UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+_DEEPEST = 3
+# Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
+_PICKLES = 4
+_CODE_IN_IT = "Reading it could run code from the file, with all your rights"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFile:
+    """The content of a file: sets of tensors by name, keyed by their path in the file (`model`, `ema.shadow`, or ``).
+
+    `module` is a whole pickled module, which only unsafe loading returns.
+    """
+
+    name: str
+    sets: Mapping[str, Mapping[str, torch.Tensor]]
+    optimizer_state: tuple[str, ...] = ()
+    bookkeeping: tuple[str, ...] = ()
+    step: int | None = None
+    module: torch.nn.Module | None = None
+
+
+def read_weights(path: Path, unsafe: bool) -> WeightsFile:
+    """Read a file or directory. Raises SourceUnreadable, and UnsafeSource for more than tensors, unless `unsafe`.
+
+    If the format allows, tensors are mapped from the file and read on first use.
+    """
+    if path.is_dir() or path.name.endswith(INDEX_SUFFIX):
+        return WeightsFile(path.name, {"": _read_shards(_find_index(path))})
+    if path.suffix == ".safetensors":
+        return WeightsFile(path.name, {"": _read_safetensors(path)})
+    return _sort_out(path.name, _load(path, unsafe))
+
+
+def _find_index(path: Path) -> Path:
+    """Return the index in a directory, or its only safetensors file. Raises SourceUnreadable."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
+    if len(found) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        raise SourceUnreadable(f"{path.name} must contain one {INDEX_SUFFIX} or one .safetensors, but contains {names}")
+    return found[0]
+
+
+def _read_shards(index: Path) -> dict[str, torch.Tensor]:
+    if index.suffix == ".safetensors":
+        return _read_safetensors(index)
+    shard_of = read_index(index)
+    shards = sorted(set(shard_of.values()))
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise SourceUnreadable(f"{index.name} lists shards that are missing: {', '.join(missing)}")
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in shards:
+        tensors |= _read_safetensors(shard)
+    lost = sorted(shard_of.keys() - tensors.keys())
+    if lost:
+        raise SourceUnreadable(f"{index.name} lists tensors that its shards lack: {', '.join(lost)}")
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (OSError, safetensors.SafetensorError) as error:
+        raise SourceUnreadable(
+            f"cannot read {path.name} as safetensors: {_first_sentence(error, path)}. If it is truncated, copy it again"
+        ) from error
+
+
+def _load(path: Path, unsafe: bool) -> Any:  # noqa: ANN401 - whatever was saved
+    try:
+        is_zip = zipfile.is_zipfile(path)
+        if is_zip:
+            _refuse_torchscript(path)
+        # Files before torch 1.6 are no archives, and torch cannot map them.
+        return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=is_zip)
+    except (SourceUnreadable, UnsafeSource):
+        raise
+    except Exception as error:  # torch, zipfile and pickle raise many kinds of errors for damaged files
+        unsafe_names = [] if unsafe else _unsafe_names(path, error)
+        if unsafe_names:
+            raise UnsafeSource(
+                f"{path.name} contains more than tensors ({', '.join(unsafe_names)}). {_CODE_IN_IT}. Save only "
+                "tensors with torch.save(model.state_dict(), ...), or use --unsafe if you trust the file's author",
+                globals=unsafe_names,
+            ) from error
+        hint = "The classes in its pickle must be importable here" if unsafe else "If it is truncated, copy it again"
+        raise SourceUnreadable(
+            f"cannot read {path.name} as a file of torch.save: {_first_sentence(error, path)}. {hint}"
+        ) from error
+
+
+def _refuse_torchscript(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise SourceUnreadable(
+            f"{path.name} is TorchScript, which cannot be lowered for a TPU. Save the model again with "
+            "torch.export.save (.pt2) or torch.save(model.state_dict(), ...)"
+        )
+
+
+def _unsafe_names(path: Path, error: Exception) -> list[str]:
+    """Return the names that the pickle would import besides tensors: all for an archive, else only the first."""
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(path)))
+    except Exception:  # an old file, or not a file of torch
+        return [] if _is_cut(path) else _UNSAFE_GLOBAL.findall(str(error))[:1]
+
+
+def _is_cut(path: Path) -> bool:
+    """Return whether an old file ends within one of its pickles. This parses the pickles without running them."""
+    with path.open("rb") as file:
+        try:
+            for _ in range(_PICKLES):
+                if file.peek(1):
+                    collections.deque(pickletools.genops(file), maxlen=0)
+        except ValueError:
+            return True
+    return False
+
+
+def _first_sentence(error: Exception, path: Path) -> str:
+    """Return the first sentence of torch's error, without the machine's paths."""
+    return reason_of(error).replace(str(path), path.name).partition(". ")[0].rstrip(".")
+
+
+def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever was saved
+    """Separate weights from optimizer state and other training data in the same file."""
+    if isinstance(loaded, torch.nn.Module):
+        return WeightsFile(name, {"": loaded.state_dict()}, module=loaded)
+    nodes = dict(_walk("", loaded))
+    sets = {path: _tensors(node) for path, node in nodes.items() if not _is_optimizer(node) and _tensors(node)}
+    if not sets:
+        raise SourceUnreadable(f"{name} contains no weights: its {type(loaded).__name__} has no tensors by name")
+    nested = {path: tensors for path, tensors in sets.items() if path}
+    optimizer = [
+        f"{path}.{leaf}" for path, node in nodes.items() if _is_optimizer(node) for leaf in _optimizer_names(node)
+    ]
+    own = loaded if isinstance(loaded, Mapping) else {}
+    if nested and len(sets) > len(nested):
+        # Next to whole sets, tensors at the top level are counters and losses.
+        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own))
+    return WeightsFile(name, sets, tuple(optimizer), step=_step(own))
+
+
+def _walk(path: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - as saved
+    if not isinstance(node, Mapping):
+        return
+    yield path, node
+    if depth < _DEEPEST and not _is_optimizer(node):
+        for key, child in node.items():
+            yield from _walk(f"{path}.{key}" if path else str(key), child, depth + 1)
+
+
+def _tensors(node: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
+    return {str(name): value for name, value in node.items() if torch.is_tensor(value)}
+
+
+def _is_optimizer(node: Mapping[Any, Any]) -> bool:
+    return {"state", "param_groups"} <= node.keys()
+
+
+def _optimizer_names(node: Mapping[Any, Any]) -> list[str]:
+    slots = node["state"] if isinstance(node["state"], Mapping) else {}
+    return [f"state.{index}.{name}" for index, one in slots.items() if isinstance(one, Mapping) for name in one]
+
+
+def _step(loaded: Mapping[Any, Any]) -> int | None:
+    found = (loaded.get(name) for name in _STEPS)
+    return next((int(value) for value in found if isinstance(value, int) and not isinstance(value, bool)), None)
