@@ -16,7 +16,7 @@ from tpuserve_server.access.identity import Identity
 from tpuserve_server.access.jwks import parse_jwks
 from tpuserve_server.access.key import digest_of, make_key
 from tpuserve_server.access.tokens import TokenRules, Tokens
-from tpuserve_server.hosts.grpc.headers import Metadata
+from tpuserve_server.hosts.grpc_headers import Metadata
 from tpuserve_server.protocols.access_rule import AccessRule
 from tpuserve_server.protocols.guard import Attempt
 from tpuserve_server.protocols.raw_headers import RawHeaders

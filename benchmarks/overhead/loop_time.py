@@ -28,9 +28,8 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.system.memory import settle_garbage_collector
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.server_state import Traffic
-from tpuserve_server.hosts.disconnects import DisconnectWatch
 from tpuserve_server.hosts.endpoint import RestCalls
-from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
+from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.observers import Observers
@@ -157,7 +156,6 @@ def _grpc_host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetr
         admit_every_call(table),
         max_message_bytes=_BUDGET_BYTES,
         in_flight=InFlight(),
-        watch=DisconnectWatch(),
         receiving=ReceivingBudget(_BUDGET_BYTES, _BUDGET_BYTES, clock),
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OverloadGate(lambda: registry.serving, Traffic(), clock),

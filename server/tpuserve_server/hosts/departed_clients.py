@@ -13,8 +13,6 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.hosts.disconnects import DISCONNECT
-
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope
 
@@ -51,7 +49,7 @@ class DepartedClients:
                 ended = not message.get("more_body", False)
                 return message
             await self._departure(scope)
-            return {"type": DISCONNECT}
+            return {"type": "http.disconnect"}
 
         return receive_on
 

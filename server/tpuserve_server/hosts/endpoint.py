@@ -3,26 +3,20 @@
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpuserve_server.access.certificate import CERTIFICATE_KEY
 from tpuserve_server.core.serving.overload_gate import OverloadGate
-from tpuserve_server.core.terms.deadline import Clock, Deadline, SystemClock
-from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.departed_clients import DepartedClients
-from tpuserve_server.hosts.disconnects import DisconnectWatch
-from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi, answer
-from tpuserve_server.hosts.grpc.failure import SHUTTING_DOWN, RpcFailure
-from tpuserve_server.hosts.grpc.headers import is_grpc_request
+from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
+from tpuserve_server.hosts.grpc_headers import is_grpc_request
+from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.inference_paths import INFERENCE_ENDS, OVERLOADED
-from tpuserve_server.hosts.limits import MAX_HEADER_BYTES
 from tpuserve_server.hosts.peer_certificate import names_of_scope
-from tpuserve_server.hosts.rate_limit import RateLimit
+from tpuserve_server.hosts.refusals import LONG_HEADERS, OVER_RATE, OVERLOADED, RateLimit, has_long_headers, is_late
 from tpuserve_server.hosts.unread_response import ChargedResponses
-from tpuserve_server.protocols.http.headers import find_timeout_s
-from tpuserve_server.protocols.http.response import error_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -51,7 +45,6 @@ class Endpoint:
             application.rpc,
             max_message_bytes=options.max_message_bytes,
             in_flight=in_flight,
-            watch=DisconnectWatch(),
             receiving=application.receiving,
             sending=application.sending,
             gate=application.overload_gate,
@@ -66,10 +59,10 @@ class Endpoint:
         self._traffic.requests[scope["http_version"]] += 1
         is_grpc = is_grpc_request(scope, self._rpc)
         if has_long_headers(scope):
-            return refuse_headers(send, is_grpc=is_grpc)
+            return LONG_HEADERS.send(send, is_grpc=is_grpc)
         if self._rate is not None and self._rate.is_over(scope):
             self._traffic.refused["rate"] += 1
-            return self._rate.refuse(send, is_grpc=is_grpc)
+            return OVER_RATE.send(send, is_grpc=is_grpc, retry_after_s=self._rate.retry_after_s)
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
         send = self._responses.charged(scope, send)
@@ -112,30 +105,6 @@ class Endpoint:
         self._rest.farewell = True
 
 
-_BODY: Final = error_body(OVERLOADED)
-_HEADERS: Final = (
-    (b"content-type", b"application/json"),
-    (b"content-length", b"%d" % len(_BODY)),
-    # Whole seconds (RFC 9110, 10.2.3).
-    (b"retry-after", b"1"),
-)
-_START: "Final[Message]" = {"type": "http.response.start", "status": 429, "headers": list(_HEADERS)}
-_END: "Final[Message]" = {"type": "http.response.body", "body": _BODY}
-
-
-def _is_late(gate: OverloadGate, scope: "Scope", clock: Clock) -> bool:
-    """Return whether a request would miss the deadline of its timeout header. See `OverloadGate.lateness_s`."""
-    if scope["method"] != "POST" or not scope["path"].endswith(INFERENCE_ENDS):
-        return False
-    return gate.lateness_s(Deadline.after(find_timeout_s(scope), clock)) > 0.0
-
-
-async def _refuse_late(send: "Send") -> None:
-    """Answer 429 with a retry hint."""
-    await send(_START)
-    await send(_END)
-
-
 _CLOSE = (b"connection", b"close")
 # The error form of the REST application.
 _CUT_BODY = json.dumps({"error": SHUTTING_DOWN.message}).encode()
@@ -160,8 +129,8 @@ class RestCalls:
         """Answer an `http` scope."""
         if self.farewell and scope["http_version"] == "1.1":
             send = self._with_farewell(send)
-        if self._gate.may_refuse and _is_late(self._gate, scope, self._clock):
-            return await _refuse_late(send)
+        if self._gate.may_refuse and is_late(self._gate, scope, self._clock):
+            return await OVERLOADED.send(send, is_grpc=False)
         begun = False
 
         # A plain function returns the server's own awaitable.
@@ -191,24 +160,3 @@ class RestCalls:
             return send(message)
 
         return send_on
-
-
-def has_long_headers(scope: "Scope") -> bool:
-    """Return whether the path, the query and the names and values of the headers are over the limit."""
-    size_bytes = len(scope["path"]) + len(scope["query_string"])
-    # A plain loop takes half the time of `sum` or `join` for the few headers of a request.
-    for name, value in scope["headers"]:
-        size_bytes += len(name) + len(value)
-    return size_bytes > MAX_HEADER_BYTES
-
-
-async def refuse_headers(send: "Send", *, is_grpc: bool) -> None:
-    """Answer RESOURCE_EXHAUSTED over gRPC, and 431 (RFC 6585, 5) over REST."""
-    message = f"Headers of more than {MAX_HEADER_BYTES} bytes"
-    if is_grpc:
-        await answer(send, RpcFailure(Code.RESOURCE_EXHAUSTED, message))
-        return
-    body = error_body(message)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 431, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -21,7 +21,7 @@ from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, raise_file_limit
-from tpuserve_server.hosts.rate_limit import RateLimit
+from tpuserve_server.hosts.refusals import RateLimit
 from tpuserve_server.hosts.tls import TlsOptions
 
 _log = logging.getLogger(__name__)

@@ -5,21 +5,18 @@ and no middleware: a FastAPI endpoint takes more than twice as long as an entire
 codecs).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from tpuserve_server.core.serving.receiving import ReceivingBudget
-from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.request_id import echo_request_id
 from tpuserve_server.protocols.http.body import rest_of_body
 from tpuserve_server.protocols.http.browser_safety import NO_STORE
-from tpuserve_server.protocols.http.client_watch import ClientWatch
 from tpuserve_server.protocols.http.content_coding import MIN_COMPRESSED_BYTES, decompress
 from tpuserve_server.protocols.http.errors import BodyTooLarge, ClientGone
 from tpuserve_server.protocols.http.headers import find_request_id, read_headers, read_observed
@@ -31,6 +28,7 @@ from tpuserve_server.protocols.http.response import (
     response_messages,
 )
 from tpuserve_server.protocols.internal_error import log_internal
+from tpuserve_server.protocols.interruption import Interruption, Interruptions
 from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter
 from tpuserve_server.protocols.route_facts import RouteFacts
 from tpuserve_server.protocols.rpc import Trailers
@@ -49,8 +47,6 @@ class ExchangeOptions:
     max_body_bytes: int = 64 * _MEBIBYTE
     # rest_api_timeout_in_ms, from the arrival of the complete body. inf disables it.
     timeout_s: float = 30.0
-    # Wait for the response before starting to watch for a disconnect of the client.
-    disconnect_watch_delay_s: float = 0.05
 
 
 class HttpCall:
@@ -114,14 +110,12 @@ class HttpCall:
         self.priority = headers.priority
         return body
 
-    def watch_client(self) -> ClientWatch:
+    def watch_client(self) -> Interruption:
         """Return a context manager that cancels the wait for a result, as ClientGone, when the client disconnects.
 
         Call it only after the body has been read.
         """
-        exchange = self._exchange
-        timers = exchange.timers.of(asyncio.get_running_loop())
-        return ClientWatch(self._receive, exchange.options.disconnect_watch_delay_s, timers)
+        return Interruption(self._exchange.interruptions, self._receive)
 
 
 class RestProtocol(Protocol):
@@ -164,7 +158,7 @@ class Exchange:
         self.protocol = protocol
         self.options = options
         self.clock = clock
-        self.timers = RareTimersByLoop()
+        self.interruptions = Interruptions()
         self._meter = meter
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:

@@ -11,7 +11,7 @@ from tests.fuzz.target import Target, expect
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, ServingError
-from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving
+from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving
 
 _LIMIT_BYTES = 2048
 _ENCODINGS = (b"identity", b"gzip", b"deflate", b"snappy")

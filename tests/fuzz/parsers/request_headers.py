@@ -11,7 +11,7 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied, ServingError
-from tpuserve_server.hosts.grpc.headers import Metadata, deadline_of, encode_message, trace_headers_of
+from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, trace_headers_of
 from tpuserve_server.observe.requests.parent import read_parent
 from tpuserve_server.observe.requests.request_id import read_request_id
 from tpuserve_server.protocols.browser_origin import check_browser, comes_from_page, names_this_machine

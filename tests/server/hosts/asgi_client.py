@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_server.hosts.grpc.frames import frame
+from tpuserve_server.hosts.grpc_frames import frame
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message

@@ -12,7 +12,6 @@ import pytest
 
 from tpuserve_server.hosts import departed_clients
 from tpuserve_server.hosts.departed_clients import DepartedClients
-from tpuserve_server.hosts.disconnects import DISCONNECT
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -72,7 +71,7 @@ async def test_a_client_that_leaves_is_noticed(
         (leaving, its_scope), (_, other_scope) = connections.accepted(), connections.accepted()
         other, departure = await waiting(clients, other_scope), await waiting(clients, its_scope)
         leave(leaving)
-        assert (await departure)["type"] == DISCONNECT
+        assert (await departure)["type"] == "http.disconnect"
         assert not other.done()
         other.cancel()
 
@@ -86,7 +85,7 @@ async def test_every_client_is_noticed_among_more_than_the_kernel_is_asked_about
     waits = [await waiting(clients, scope) for _, scope in accepted]
     for leaving in (4, 0):
         accepted[leaving][0].close()
-        assert (await waits[leaving])["type"] == DISCONNECT
+        assert (await waits[leaving])["type"] == "http.disconnect"
     assert not any(wait.done() for wait in waits[1:4])
     for wait in waits[1:4]:
         wait.cancel()
@@ -100,7 +99,7 @@ async def test_a_connection_that_the_kernel_does_not_know_counts_as_connected(co
     reset(unknown)
     wait, departure = await waiting(clients, its_scope), await waiting(clients, other_scope)
     leaving.close()
-    assert (await departure)["type"] == DISCONNECT
+    assert (await departure)["type"] == "http.disconnect"
     assert not wait.done()
     wait.cancel()
 
@@ -118,6 +117,6 @@ async def test_a_client_that_the_kernel_cannot_find_counts_as_connected(
     leaving, scope = connections.accepted()
     departure = await waiting(clients, scope)
     leaving.close()
-    assert (await departure)["type"] == DISCONNECT
+    assert (await departure)["type"] == "http.disconnect"
     assert not wait.done()
     wait.cancel()

@@ -16,7 +16,7 @@ from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.endpoint import Endpoint
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.rate_limit import RateLimit
+from tpuserve_server.hosts.refusals import RateLimit
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

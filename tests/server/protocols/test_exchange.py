@@ -18,7 +18,7 @@ from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import Mount, RestApp
 from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 
-OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5, disconnect_watch_delay_s=0)
+OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5)
 
 
 @dataclass

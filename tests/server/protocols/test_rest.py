@@ -48,7 +48,7 @@ class Rest:
     def __init__(self, render: Any = lambda: (b"requests 1\n", "text/plain; version=1.0.0")) -> None:  # noqa: ANN401 (a callable that may raise)
         self.service = FakeService()
         self.metrics = FakeMetrics()
-        options = RestOptions(max_body_bytes=LIMIT, timeout_s=2.5, disconnect_watch_delay_s=0)
+        options = RestOptions(max_body_bytes=LIMIT, timeout_s=2.5)
         self.clock = FakeClock(now_s=10)
         self.app = rest_app(self.service, self.metrics, self.clock, render, options)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://server")

@@ -23,8 +23,7 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
-from tpuserve_server.hosts.disconnects import DisconnectWatch
-from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
+from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.protocols.guarded import admit_every_call
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
@@ -256,7 +255,6 @@ async def test_a_call_that_its_host_cancels_at_the_deadline_is_counted_so() -> N
         admit_every_call(rpc_table(service, metrics, clock)),
         max_message_bytes=1 << 20,
         in_flight=InFlight(),
-        watch=DisconnectWatch(),
         receiving=ReceivingBudget(1 << 20, 1 << 20, clock),
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,

@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
-from tpuserve_server.protocols.http.client_watch import ClientWatch
+from tpuserve_server.protocols.interruption import Interruption
 from tpuserve_server.protocols.oip.models import acquire_model
 from tpuserve_server.protocols.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
 from tpuserve_server.protocols.recalling import recall_unlogged
@@ -55,7 +55,7 @@ class Inferring:
         measured: MeasuredRequest,
         deadline: Deadline,
         priority: Priority,
-        watch: ClientWatch | None = None,
+        watch: Interruption | None = None,
     ) -> InferenceResult:
         """Run `request` for the model of `spec`. The request's parameters may shorten the deadline.
 

@@ -10,7 +10,7 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.system.byte_parts import PART_BYTES
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, ResourceExhausted
-from tpuserve_server.hosts.grpc.frames import FrameReader, Receiving, frame, whole_message
+from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving, frame, whole_message
 
 RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))
 

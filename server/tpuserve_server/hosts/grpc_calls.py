@@ -1,7 +1,7 @@
 """gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,29 +9,37 @@ from tpuserve_server.access.certificate import CERTIFICATE_KEY, no_certificate
 from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.system.timers import RareTimersByLoop
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
-from tpuserve_server.core.terms.errors import Cancelled, Code
-from tpuserve_server.hosts.disconnects import Caller, DisconnectWatch
-from tpuserve_server.hosts.grpc.failure import PUSHBACK, SHUTTING_DOWN, RpcFailure, failure_of, unknown_method
-from tpuserve_server.hosts.grpc.frames import ACCEPTED_ENCODINGS, FrameReader, Receiving, frame, whole_message
-from tpuserve_server.hosts.grpc.headers import (
+from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
+from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving, frame, whole_message
+from tpuserve_server.hosts.grpc_headers import (
     TRACE_NAME,
     Metadata,
     deadline_of,
-    encode_message,
     is_grpc,
     trace_headers_of,
 )
-from tpuserve_server.hosts.grpc.interruption import Interruption
-from tpuserve_server.hosts.grpc.refusal import lateness_s, refuse
+from tpuserve_server.hosts.grpc_status import (
+    END,
+    SHUTTING_DOWN,
+    START,
+    RpcFailure,
+    answer,
+    encoded,
+    failure_of,
+    ok,
+    send_all,
+    status_headers,
+    unknown_method,
+)
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.inference_paths import OVERLOADED
+from tpuserve_server.hosts.refusals import OVERLOADED, call_lateness_s, refuse_late_call
 from tpuserve_server.hosts.unread_response import SMALL_BYTES
 from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 from tpuserve_server.protocols.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
+from tpuserve_server.protocols.interruption import INTERVAL_S, Interruption, Interruptions
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.rpc import CallContext, Trailers
 from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
@@ -42,12 +50,7 @@ if TYPE_CHECKING:
 _PRIORITY = PRIORITY_HEADER.encode()
 _TIMING = TIMING_REQUEST_HEADER.encode()
 _REQUEST_ID = REQUEST_ID_HEADER.encode()
-_CONTENT_TYPE = (b"content-type", b"application/grpc")
-# Servers do not modify messages, so all calls share these.
-_START: "Message" = {"type": "http.response.start", "status": 200, "headers": [_CONTENT_TYPE], "trailers": True}
-_END: "Message" = {"type": "http.response.body", "body": b""}
 _NO_TRAILERS = RpcFailure(Code.INTERNAL, "The request lacks the header te: trailers, which gRPC requires")
-_OK: "Message" = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]}
 
 
 class GrpcOverAsgi:
@@ -59,11 +62,11 @@ class GrpcOverAsgi:
         *,
         max_message_bytes: int,
         in_flight: InFlight,
-        watch: DisconnectWatch,
         receiving: ReceivingBudget,
         sending: SendingBudget,
         gate: OverloadGate,
         clock: Clock | None = None,
+        poll_interval_s: float = INTERVAL_S,
     ) -> None:
         self._rpc = rpc
         self._gate = gate
@@ -71,9 +74,8 @@ class GrpcOverAsgi:
         self._sending = sending
         self._max_message_bytes = max_message_bytes
         self._in_flight = in_flight
-        self._watch = watch
         self._clock = clock or SystemClock()
-        self._timers = RareTimersByLoop()
+        self._interruptions = Interruptions(poll_interval_s)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer one HTTP request. Non-gRPC requests get status 405 or 415, all others 200 and a grpc-status."""
@@ -84,8 +86,8 @@ class GrpcOverAsgi:
             return await _refuse(send, 415, (b"accept-post", b"application/grpc"))
         if "http.response.trailers" not in scope.get("extensions", ()):
             return await answer(send, _NO_TRAILERS)
-        if self._gate.may_refuse and (late_s := lateness_s(self._gate, scope, headers, self._clock)):
-            return await refuse(send, late_s)
+        if self._gate.may_refuse and (late_s := call_lateness_s(self._gate, scope, headers, self._clock)):
+            return await refuse_late_call(send, late_s)
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
@@ -101,7 +103,7 @@ class GrpcOverAsgi:
         receive: "Receive",
         send: "Send",
         trailers: Trailers,
-        task: "asyncio.Task[Any] | None",
+        task: "asyncio.Task[Any]",
     ) -> bytes | RpcFailure | None:
         """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`.
 
@@ -142,9 +144,12 @@ class GrpcOverAsgi:
                     self._sending.check_room(scope.get("client"), len(reply))
                 return reply
             respond = await method.admit(context)
-            frames = self._frames(scope, headers, receive, method.max_message_bytes)
+            interruption = Interruption(self._interruptions, receive, task)
+            # The interruption reads ahead to notice a disconnect.
+            frames = self._frames(scope, headers, interruption.receive, method.max_message_bytes)
             check_room = partial(self._sending.check_room, scope.get("client"))
-            await self._stream(respond, context, frames, receive, _StreamedResponse(send, check_room, path, trailers))
+            response = _StreamedResponse(send, check_room, path, trailers)
+            await self._stream(respond, context, frames, interruption, response, task)
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
@@ -166,50 +171,41 @@ class GrpcOverAsgi:
         context: CallContext,
         request: bytes,
         receive: "Receive",
-        task: "asyncio.Task[Any] | None",
+        task: "asyncio.Task[Any]",
     ) -> bytes | RpcFailure:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
         if self._gate.may_refuse and path in INFERENCE_PATHS:
             late_s = self._gate.lateness_s(context.deadline)
             if late_s:
-                return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED, late_s)
-        interruption = Interruption(context.deadline, self._clock, self._timers, task)
-        caller = Caller(receive, interruption.leave)
-        self._watch.add(caller)
+                return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED.message, late_s)
         try:
-            return await handle(request, context)
-        except asyncio.CancelledError as cancelled:
+            with Interruption(self._interruptions, receive, task) as interruption:
+                interruption.expire_at(context.deadline, self._clock)
+                return await handle(request, context)
+        except asyncio.CancelledError:
             if self._in_flight.is_cut:
                 return SHUTTING_DOWN
-            return interruption.absorb(cancelled)
-        finally:
-            interruption.disarm()
-            self._watch.remove(caller)
+            raise
 
     async def _stream(
         self,
         respond: StreamHandler,
         context: CallContext,
         frames: FrameReader,
-        receive: "Receive",
+        interruption: Interruption,
         response: "_StreamedResponse",
+        task: "asyncio.Task[Any]",
     ) -> None:
-        interruption = Interruption(context.deadline, self._clock, self._timers)
-        caller = Caller(receive, interruption.leave)
-        # The caller reads ahead to notice a disconnect.
-        requests = _messages(frames.reading(caller.receive))
-        self._watch.add(caller)
-        self._in_flight.begin_stream(interruption.shut_down)
         try:
-            await response.send_all(respond(requests, context))
-        except asyncio.CancelledError as cancelled:
-            await response.fail(interruption.absorb(cancelled))
+            with interruption:
+                interruption.expire_at(context.deadline, self._clock)
+                self._in_flight.begin_stream(task, interruption.shut_down)
+                await response.send_all(respond(_messages(frames), context))
+        except ServingError as reason:
+            await response.fail(reason)
         finally:
             frames.close()
-            interruption.disarm()
-            self._watch.remove(caller)
-            self._in_flight.end_stream(interruption.shut_down)
 
 
 class _StreamedResponse:
@@ -230,18 +226,19 @@ class _StreamedResponse:
                 await self._begin()
                 await self._wait_for_room({"type": "http.response.body", "body": frame(message), "more_body": True})
             await self._begin()
-            await self._finish(_ok(_encoded(self._trailers)))
+            await self._finish(ok(encoded(self._trailers)))
         except Exception as error:  # A front-end's edge, as above.
-            await self.fail(failure_of(error, self._path, self._trailers))
+            await self.fail(error)
         finally:
             # Only generators have `aclose`.
             if (close := getattr(messages, "aclose", None)) is not None:
                 await close()
 
-    async def fail(self, failure: RpcFailure) -> None:
-        """End the response with a status other than OK."""
+    async def fail(self, error: Exception) -> None:
+        """End the response with the status of an error."""
+        failure = failure_of(error, self._path, self._trailers)
         if self._begun:
-            headers = [*_status_headers(failure), *_encoded(self._trailers)]
+            headers = [*status_headers(failure), *encoded(self._trailers)]
             await self._finish({"type": "http.response.trailers", "headers": headers})
         else:
             await answer(self._send, failure, self._trailers)
@@ -249,10 +246,10 @@ class _StreamedResponse:
     async def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            await self._wait_for_room(_START)
+            await self._wait_for_room(START)
 
     async def _finish(self, trailers: "Message") -> None:
-        await _send_all(self._send, _END, trailers)
+        await send_all(self._send, END, trailers)
 
     async def _wait_for_room(self, message: "Message") -> None:
         """Send a message and wait until the server accepts more.
@@ -271,47 +268,6 @@ async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
         yield message
 
 
-def _status_headers(failure: RpcFailure) -> list[tuple[bytes, bytes]]:
-    headers = [(b"grpc-status", b"%d" % failure.code), (b"grpc-message", encode_message(failure.message))]
-    if (pushback_ms := failure.pushback_ms) is not None:
-        headers.append((PUSHBACK.encode(), b"%d" % pushback_ms))
-    return headers
-
-
-def _encoded(trailers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in trailers] if trailers else []
-
-
-def _ok(more: list[tuple[bytes, bytes]]) -> "Message":
-    return {**_OK, "headers": [*_OK["headers"], *more]} if more else _OK
-
-
-async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Sequence[tuple[str, str]] = ()) -> None:
-    """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
-    more = _encoded(trailers)
-    if isinstance(reply, bytes):
-        body = frame(reply)
-        # The client may read slowly.
-        del reply
-        try:
-            await send(_START)
-            await send({"type": "http.response.body", "body": body})
-            await send(_ok(more))
-        except OSError:  # See `_send_all`.
-            return
-    elif reply is not None:
-        headers = [_CONTENT_TYPE, *_status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
-        await _send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, _END)
-
-
 async def _refuse(send: "Send", status: int, why: tuple[bytes, bytes]) -> None:
     headers = [(b"content-length", b"0"), why]
-    await _send_all(send, {"type": "http.response.start", "status": status, "headers": headers}, _END)
-
-
-async def _send_all(send: "Send", *messages: "Message") -> None:
-    try:
-        for message in messages:
-            await send(message)
-    except OSError:  # ASGI's signal for a disconnect.
-        return
+    await send_all(send, {"type": "http.response.start", "status": status, "headers": headers}, END)

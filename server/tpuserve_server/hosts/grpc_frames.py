@@ -77,11 +77,6 @@ class FrameReader:
         # Most messages arrive in one chunk and need none.
         self._upload: Upload | None = None
 
-    def reading(self, receive: "Receive") -> "FrameReader":
-        """Return this reader, which reads with `receive` from now on."""
-        self._receive = receive
-        return self
-
     async def only(self, first: "Message | None" = None) -> bytes:
         """Read the message of a unary request. Raises Unimplemented unless there is exactly one.
 

@@ -19,9 +19,8 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, Unauthenticated
-from tpuserve_server.hosts.disconnects import DisconnectWatch
-from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
-from tpuserve_server.hosts.grpc.frames import frame
+from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
+from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.ray.calls import ReplicaCalls
 from tpuserve_server.protocols.guard import Attempt
@@ -87,7 +86,6 @@ def app(table: GuardedTable, receiving: ReceivingBudget) -> GrpcOverAsgi:
         table,
         max_message_bytes=HOST_LIMIT,
         in_flight=InFlight(),
-        watch=DisconnectWatch(),
         receiving=receiving,
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,

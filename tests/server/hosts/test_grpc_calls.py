@@ -16,9 +16,8 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, NotFound
-from tpuserve_server.hosts.disconnects import DisconnectWatch
-from tpuserve_server.hosts.grpc.asgi import GrpcOverAsgi
-from tpuserve_server.hosts.grpc.frames import frame
+from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
+from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.protocols.guarded import GuardedTable, admit_every_call
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
@@ -108,16 +107,15 @@ def in_flight() -> InFlight:
 
 @pytest.fixture
 def app(methods: Methods, in_flight: InFlight) -> GrpcOverAsgi:
-    # The interval shortens the tests and is not asserted.
-    watch = DisconnectWatch(interval_s=0.001)
     return GrpcOverAsgi(
         methods.table(),
         max_message_bytes=LIMIT,
         in_flight=in_flight,
-        watch=watch,
         receiving=RECEIVING,
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,
+        # The interval shortens the tests and is not asserted.
+        poll_interval_s=0.001,
     )
 
 
@@ -197,7 +195,6 @@ async def test_overload_refuses_inference_with_a_timeout_and_a_hint(methods: Met
         table,
         max_message_bytes=LIMIT,
         in_flight=InFlight(),
-        watch=DisconnectWatch(),
         receiving=RECEIVING,
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=ClosedGate(at_first=at_first),
@@ -216,7 +213,6 @@ async def test_large_compressed_message_is_inflated_too(methods: Methods) -> Non
         methods.table(),
         max_message_bytes=1 << 20,
         in_flight=InFlight(),
-        watch=DisconnectWatch(),
         receiving=RECEIVING,
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
         gate=OPEN_GATE,

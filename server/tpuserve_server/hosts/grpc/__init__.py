@@ -1,1 +1,0 @@
-"""gRPC over ASGI, and for replicas of Ray Serve."""
