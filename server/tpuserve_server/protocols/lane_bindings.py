@@ -7,7 +7,7 @@ checks, the choice of outputs, the frame of the response, and the other facts th
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from tpuserve_server.core.serving.prepared import PreparedRequest
+from tpuserve_server.core.serving.acquired import PreparedRequest
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.types import Array

@@ -2,10 +2,11 @@
 
 import asyncio
 import math
+import weakref
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions
@@ -13,7 +14,6 @@ from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
 from tpuserve_server.core.models.servable_handle import ServableHandle
-from tpuserve_server.core.serving.prepared import PreparedRequest
 from tpuserve_server.core.system.timers import EARLY_S, RareTimers, RareTimersByLoop
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
@@ -34,6 +34,21 @@ from tpuserve_server.core.terms.validation import (
     matches_shapes,
     with_defaults,
 )
+
+
+class PreparedRequest(NamedTuple):
+    """The checked facts about requests for one signature of one loaded version.
+
+    They hold for all inputs with the same names, dtypes and shapes, and do not keep the version in memory. The requests
+    name the outputs of `output_filter`, and get those of `output_names`. With `is_shared`, the rows may share batches.
+    """
+
+    batcher: "weakref.ref[Batcher]"
+    signature_name: str
+    output_filter: tuple[str, ...]
+    output_names: tuple[str, ...]
+    rows: int
+    is_shared: bool
 
 
 class _Acquired:
@@ -173,11 +188,11 @@ class AcquiredModel(_Acquired):
         if not rows:
             return None
         output_names = choose_outputs(signature, output_filter)
-        return PreparedRequest(batcher, signature.name, output_filter, output_names, rows, is_shared=is_shared)
+        return PreparedRequest(weakref.ref(batcher), signature.name, output_filter, output_names, rows, is_shared)
 
     def is_prepared(self, prepared: PreparedRequest) -> bool:
         """Return whether `prepare` of the same version returned `prepared`."""
-        return prepared.is_for(self._loaded.batcher)
+        return prepared.batcher() is self._loaded.batcher
 
     def predict_prepared(
         self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority
@@ -252,8 +267,7 @@ class AcquiredModel(_Acquired):
             task = self._make_task(inputs, deadline, output_filter, priority)
         else:
             future = asyncio.get_running_loop().create_future()
-            name, output_names, rows = prepared.signature_name, prepared.output_names, prepared.rows
-            is_shared = prepared.is_shared
+            _, name, _, output_names, rows, is_shared = prepared
             task = Task(name, output_names, inputs, rows, deadline, future, shareable=is_shared, priority=priority)
         timers = self._submit(task)
         try:
