@@ -107,10 +107,6 @@ class RequestMeter:
         watchers = [watcher for watcher in self._watchers if watcher.wants(latency_s, now_s, code)]
         self._observe(request, model, code, error, now_s, trace, watchers)
 
-    def begin(self) -> None:
-        """Count a request for which `answered` or `failed` is called later."""
-        self.in_flight += 1
-
     def series(self, method: str, model: str, acquired: AcquiredModel) -> "RequestSeries":
         """Return the series of requests of `method` for a model that exists, of the acquired version and signature."""
         version, signature = acquired.servable_id.version, acquired.signature.name
@@ -120,70 +116,36 @@ class RequestMeter:
         return RequestSeries(method, model, version, signature, acquired.has_objective(signature), record)
 
     def answered(
-        self, series: "RequestSeries", context: CallContext, received_s: float, acquired: AcquiredModel
-    ) -> None:
-        """Report one request of a series that succeeded, as `finished` does. Cheaper if no one observes the request.
+        self, series: "RequestSeries", started_s: float, trace_headers: TraceHeaders | None, *, wants_timing: bool
+    ) -> "Observed | None":
+        """Report one request of a series that succeeded, as `finished` does. The caller has counted it in `in_flight`.
 
-        Its message was complete at `received_s`.
+        Return the rest of the report for `observe`, or None if no one observes the request.
         """
         now_s = self._clock.monotonic_s()
-        _, _, _, _, started_s, _, wants_timing, trace_headers, _, _ = context
-        latency_s = now_s - (started_s or received_s)
-        trace, watchers = self._count(series, latency_s, now_s, trace_headers)
-        if watchers or trace is not None or wants_timing or series.is_tracked or self._until_sample == 1:
-            request = self._measured(series, context, received_s, acquired)
-            self._observe_answered(request, now_s, trace, watchers)
-        else:
-            self._until_sample -= 1
-
-    def answered_exchange(self, request: "MeasuredRequest", series: "RequestSeries") -> None:
-        """Report one request of a series that succeeded, and that `serves` was called for. See `answered`.
-
-        The end of the request's context then reports nothing.
-        """
-        now_s = self._clock.monotonic_s()
-        request.is_reported = True
-        latency_s = now_s - request.started_s
-        trace, watchers = self._count(series, latency_s, now_s, request.trace_headers)
-        if watchers or trace is not None or request.wants_timing or series.is_tracked or self._until_sample == 1:
-            self._observe_answered(request, now_s, trace, watchers)
-        else:
-            self._until_sample -= 1
-
-    def _count(
-        self, series: "RequestSeries", latency_s: float, now_s: float, trace_headers: TraceHeaders | None
-    ) -> tuple[TraceContext | None, Sequence[RequestWatcher]]:
-        """Count a request that succeeded, and return its trace and the watchers that want it."""
         self.in_flight -= 1
+        latency_s = now_s - started_s
         trace = None if self._tracing is None else self._tracing.sample(trace_headers, latency_s)
         series.record(latency_s, "" if trace is None else trace.trace_id)
         wanting = _NO_WATCHERS
         for watcher in self._watchers:
             if watcher.wants(latency_s, now_s, _OK):
                 wanting = (*wanting, watcher)
-        return trace, wanting
+        if wanting or trace is not None or wants_timing or series.is_tracked or self._until_sample == 1:
+            return Observed(now_s, trace, wanting)
+        self._until_sample -= 1
+        return None
 
-    def _observe_answered(
-        self, request: "MeasuredRequest", now_s: float, trace: TraceContext | None, watchers: Sequence[RequestWatcher]
-    ) -> None:
+    def observe(self, request: "MeasuredRequest", seen: "Observed") -> None:
+        """Report the rest of a request that `answered` has returned."""
         if request.wants_timing and request.trailers is not None:
-            request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
-        self._observe(request, request.model, _OK, None, now_s, trace, watchers)
+            request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, seen.now_s))))
+        self._observe(request, request.model, _OK, None, seen.now_s, seen.trace, seen.watchers)
 
-    def failed(
-        self,
-        series: "RequestSeries",
-        context: CallContext,
-        received_s: float,
-        acquired: AcquiredModel,
-        error: BaseException,
-    ) -> None:
-        """Report one request of a series that failed, as `finished` does."""
-        self.finished(self._measured(series, context, received_s, acquired), error)
-
-    def _measured(
+    def measured(
         self, series: "RequestSeries", context: CallContext, received_s: float, acquired: AcquiredModel
     ) -> "MeasuredRequest":
+        """Return a gRPC call of a series whose message was complete at `received_s`, for `finished` or `observe`."""
         request = self.call(series.method, context)
         request.received_s = received_s
         if not context.started_s:
@@ -279,6 +241,14 @@ class RequestSeries(NamedTuple):
     record: Callable[[float, str], None]
 
 
+class Observed(NamedTuple):
+    """A request of a series that someone observes: its end, its trace, and the watchers that want it."""
+
+    now_s: float
+    trace: TraceContext | None
+    watchers: Sequence[RequestWatcher]
+
+
 class MeasuredRequest:
     """One request in flight. Front-ends set its method, model and number of tf.Examples, and call `runs`."""
 
@@ -314,7 +284,7 @@ class MeasuredRequest:
         self.is_tracked = False
         # Whether the response came from the cache, before its request was decoded.
         self.is_recalled = False
-        # Whether `RequestMeter.answered_exchange` has reported the request.
+        # Whether `RequestMeter.answered` has reported the request.
         self.is_reported = False
 
     def __enter__(self) -> "MeasuredRequest":

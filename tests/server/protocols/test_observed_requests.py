@@ -136,13 +136,12 @@ def test_a_request_of_a_series_is_reported_like_any_other(
         model = service.acquire(ModelSpec("m"))
         if in_series:
             series = meter.series("Predict", "m", model)
-            meter.begin()
-            assert meter.in_flight == 1
+            meter.in_flight += 1
             clock.now_s = 12.0
-            if error is None:
-                meter.answered(series, context, 10.0, model)
-            else:
-                meter.failed(series, context, 10.0, model, error)
+            if error is not None:
+                meter.finished(meter.measured(series, context, 10.0, model), error)
+            elif seen := meter.answered(series, started_s or 10.0, headers, wants_timing=wants_timing):
+                meter.observe(meter.measured(series, context, 10.0, model), seen)
         else:
             with contextlib.suppress(NotFound), meter.call("Predict", context) as measured:
                 measured.model = "m"
@@ -150,9 +149,9 @@ def test_a_request_of_a_series_is_reported_like_any_other(
                 clock.now_s = 12.0
                 if error is not None:
                     raise error
-        seen = [record._replace(ended_unix_s=0.0) for record in (*watcher.records, *tracing.records)]
+        records = [record._replace(ended_unix_s=0.0) for record in (*watcher.records, *tracing.records)]
         finished = [(each, each.version, each.signature) for each in metrics.finished]
-        return seen, finished, metrics.stages, trailers, service.answers, meter.in_flight
+        return records, finished, metrics.stages, trailers, service.answers, meter.in_flight
 
     assert report(in_series=True) == report(in_series=False)
 
@@ -163,8 +162,9 @@ def test_requests_that_nobody_observes_are_sampled() -> None:
     model = service.acquire(ModelSpec("m"))
     series = meter.series("Predict", "m", model)
     for _ in range(300):
-        meter.begin()
-        meter.answered(series, CallContext(Deadline.never(), {}), clock.now_s, model)
+        meter.in_flight += 1
+        if seen := meter.answered(series, clock.now_s, None, wants_timing=False):
+            meter.observe(meter.measured(series, CallContext(Deadline.never(), {}), clock.now_s, model), seen)
     # The first two show that requests are frequent.
     assert [requests for _, requests in metrics.stages] == [1, 127, 127]
     assert len(metrics.finished) == 300

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from tpuserve_server.access.access import CONTROL_SERVER
@@ -15,7 +16,6 @@ from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
-from tpuserve_server.protocols.interruption import Interruption
 from tpuserve_server.protocols.oip.models import acquire_model
 from tpuserve_server.protocols.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
 from tpuserve_server.protocols.recalling import recall_unlogged
@@ -26,6 +26,7 @@ from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult
 from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 _ALL: Final[Mapping[str, RequestedOutput]] = {}
+_NO_WATCH: Final = nullcontext()
 
 
 class Inferring:
@@ -55,7 +56,7 @@ class Inferring:
         measured: MeasuredRequest,
         deadline: Deadline,
         priority: Priority,
-        watch: Interruption | None = None,
+        watch: AbstractContextManager[object] = _NO_WATCH,
     ) -> InferenceResult:
         """Run `request` for the model of `spec`. The request's parameters may shorten the deadline.
 
@@ -95,11 +96,8 @@ class Inferring:
             except TakesLong:
                 inputs = await asyncio.to_thread(decode_inputs, spec.name, model.signature, request, self._decoded)
             del request
-            if watch is None:
+            with watch:
                 result = await model.predict(inputs, deadline, output_names, priority)
-            else:
-                with watch:
-                    result = await model.predict(inputs, deadline, output_names, priority)
             wanted = {output.name: output for output in requested} if requested else _ALL
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
         log_inference(self._logs, spec.name, inputs, result, size_bytes)
@@ -131,8 +129,12 @@ def log_inference(
 ) -> None:
     """Log an answered request of `size_bytes` in gRPC's messages, if its model is logged. The log's thread encodes."""
     if logs is not None and (log := logs.choose(model)):
-        response_bytes = sum(array.nbytes for array in result.outputs.values())
-        logs.add_predict(log, inputs, result, size_bytes=size_bytes + response_bytes)
+        logs.add_predict(log, inputs, result, size_bytes=size_bytes + output_bytes(result))
+
+
+def output_bytes(result: PredictResult) -> int:
+    """Return the memory of the outputs."""
+    return sum(array.nbytes for array in result.outputs.values())
 
 
 def _classified(model: AcquiredModel, outputs: Tensors, requested: Mapping[str, RequestedOutput]) -> Tensors:

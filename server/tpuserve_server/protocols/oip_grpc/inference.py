@@ -1,22 +1,21 @@
 """ModelInfer, and the requests of ModelStreamInfer, of inference.GRPCInferenceService."""
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, RAW, ResponseBudget
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, Tensors
+from tpuserve_server.observe.request_log.entry import LogTarget
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.protocols.oip.inferring import Inferring, log_inference
+from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
-from tpuserve_server.protocols.request_lane import RequestLane
+from tpuserve_server.protocols.request_lane import RequestLane, Template
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
-from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.layouts import Layouts
 from tpuserve_server.wire.oip.infer_layout import learn_infer_request
 from tpuserve_server.wire.oip.infer_proto import InferTemplate, encode_infer_response, parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceResult
@@ -29,14 +28,14 @@ class InferLane:
     method = "ModelInfer"
     encoding = RAW
 
-    def __init__(self, logs: RequestLogs | None) -> None:
-        """Log to `logs`."""
+    def __init__(self) -> None:
+        """Start without layouts."""
         self.layouts: Layouts[None] = Layouts(learn_infer_request)
-        self._logs = logs
 
-    def template(self, result: PredictResult) -> InferTemplate | None:
+    def template(self, result: PredictResult) -> Template | None:
         """Return the template of a response. Raises Unimplemented as `encode`."""
-        return InferTemplate.of(result)
+        template = InferTemplate.of(result)
+        return None if template is None else template.encode
 
     def encode(self, result: PredictResult, request_id: bytes) -> bytes:
         """Return the response.
@@ -46,9 +45,11 @@ class InferLane:
         """
         return encode_infer_response(InferenceResult(request_id.decode(), result.servable, result.outputs, {}, True))
 
-    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
+    def log(
+        self, logs: RequestLogs, target: LogTarget, body: bytes, inputs: Tensors, result: PredictResult, response: bytes
+    ) -> None:
         """Log an answered request in gRPC's messages, which the log's thread creates."""
-        log_inference(self._logs, layout.spec.name, inputs, result, len(body))
+        logs.add_predict(target, inputs, result, size_bytes=len(body) + output_bytes(result))
 
 
 # Kind of the request's bytes in the response cache.
@@ -78,11 +79,8 @@ class InferenceMethods:
         self._meter = meter
         self._inferring = Inferring(service, logs, regions, decoded)
         self._responses = responses
-        self._lane = RequestLane(InferLane(logs), self.infer, service, meter, clock, responses)
-
-    def model_infer(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
-        """Answer ModelInfer."""
-        return self._lane.handle(body, context)
+        # Answers ModelInfer.
+        self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, responses, logs).handle
 
     async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer one request of a `method`, which metrics name."""

@@ -27,12 +27,12 @@ from tpuserve_server.protocols.oip.describing import (
     describe_server,
     why_model_not_ready,
 )
-from tpuserve_server.protocols.oip.inferring import Inferring, log_inference
+from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip_rest.administration import AdministrationHandlers
 from tpuserve_server.protocols.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.rest_lane import Known, RestLane
 from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
 from tpuserve_server.wire.layouts import Layout, Layouts
@@ -64,16 +64,15 @@ _MOST_NAME: Final = 512
 
 
 class InferLane:
-    """Implements rest_lane.RestLaneProtocol for POST /v2/models/…/infer. One event loop's thread owns it."""
+    """Implements request_lane.RestLaneProtocol for POST /v2/models/…/infer. One event loop's thread owns it."""
 
     method = Action.INFER.value
 
-    def __init__(self, logs: RequestLogs | None) -> None:
-        """Log to `logs`."""
+    def __init__(self) -> None:
+        """Start without layouts."""
         self._binary: Layouts[BodySubject] = Layouts(learn_infer_body)
         self._lists = NumberLists(learn_infer_list)
         self._read = NumberReader().read
-        self._logs = logs
 
     def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
@@ -101,19 +100,13 @@ class InferLane:
         assert isinstance(form, ResponseForm)  # learn_infer_body sets it
         return form
 
-    def respond(self, encoded: EncodedResponse, result: PredictResult) -> HttpResponse:
-        """Return the HTTP response."""
-        return inferred(encoded, result.servable.version, result.cache)
-
     def keep(self, recall: Recall, result: PredictResult, encoded: EncodedResponse) -> None:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, *encoded)
 
-    def log(
-        self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: EncodedResponse
-    ) -> None:
-        """Log an answered request in gRPC's messages, which the log's thread creates."""
-        log_inference(self._logs, layout.spec.name, inputs, result, len(body))
+    def logged_bytes(self, body: bytes, result: PredictResult, encoded: EncodedResponse) -> int:
+        """Return the memory of a request and its response in the request log, which has gRPC's messages."""
+        return len(body) + output_bytes(result)
 
 
 # Python 3.11 takes 0.2 us to find a member of an enumeration or its value.
@@ -146,7 +139,7 @@ class V2:
         self.decoded = decoded
         self._service = service
         self._responses = responses
-        self._lane = RestLane(InferLane(logs), service, meter, responses)
+        self._lane = RestLane(InferLane(), service, meter, responses, logs)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
@@ -203,9 +196,10 @@ class V2:
             signature_name, encoded, json_bytes = recall.found
             call.measured.recalls(recall, signature_name)
             return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
-        known = self._lane.find(spec, body, json_bytes)
-        if known is not None and (response := await self._lane.answer(known, body, call, recall)) is not None:
-            return response
+        answered = await self._lane.answer(spec, body, json_bytes, call, recall)
+        if answered is not None:
+            encoded_response, predicted = answered
+            return inferred(encoded_response, predicted.servable.version, predicted.cache)
         # The JSON part decides: a binary request of any size is parsed at once.
         try:
             if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:

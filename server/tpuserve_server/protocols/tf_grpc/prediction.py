@@ -1,9 +1,7 @@
 """tensorflow.serving.PredictionService: Predict and GetModelMetadata."""
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from tpuserve_server.core.serving.decoded import DecodedBudget
 from tpuserve_server.core.serving.response import RAW, TYPED, ResponseBudget
@@ -11,12 +9,12 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
 from tpuserve_server.core.terms.validation import check_names
-from tpuserve_server.observe.request_log.entry import LogKind
+from tpuserve_server.observe.request_log.entry import LogKind, LogTarget
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.protocols.request_lane import RequestLane
+from tpuserve_server.protocols.request_lane import RequestLane, Template
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
-from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.layouts import Layouts
 from tpuserve_server.wire.model_messages import decode_metadata_request, encode_metadata_response
 from tpuserve_server.wire.predict_layout import is_slow, learn_predict_request, split_request
 from tpuserve_server.wire.predict_proto import (
@@ -34,25 +32,26 @@ class PredictLane:
 
     method = "Predict"
 
-    def __init__(self, logs: RequestLogs | None, *, as_content: bool) -> None:
-        """Log to `logs`. With `as_content`, outputs are encoded in tensor_content instead of the typed fields."""
+    def __init__(self, *, as_content: bool) -> None:
+        """Start without layouts. With `as_content`, encode outputs in tensor_content instead of the typed fields."""
         self.layouts: Layouts[None] = Layouts(learn_predict_request)
-        self._logs = logs
         self._as_content = as_content
         self.encoding = RAW if as_content else TYPED
 
-    def template(self, result: PredictResult) -> ResponseTemplate | None:
+    def template(self, result: PredictResult) -> Template | None:
         """Return the template of a response."""
-        return ResponseTemplate.of(result, as_content=self._as_content)
+        template = ResponseTemplate.of(result, as_content=self._as_content)
+        return None if template is None else template.encode
 
     def encode(self, result: PredictResult, request_id: bytes) -> bytes:
         """Return the response. The protocol has no ids."""
         return encode_predict_response(result, as_content=self._as_content)
 
-    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, response: bytes) -> None:
+    def log(
+        self, logs: RequestLogs, target: LogTarget, body: bytes, inputs: Tensors, result: PredictResult, response: bytes
+    ) -> None:
         """Log an answered request as its bytes."""
-        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
-            self._logs.add(log, LogKind.PREDICT, result.servable, result.signature_name, body, response)
+        logs.add(target, LogKind.PREDICT, result.servable, result.signature_name, body, response)
 
 
 # Kind of the request's bytes in the response cache.
@@ -86,14 +85,11 @@ class PredictionMethods:
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
         self._decoded = decoded
-        lane = PredictLane(logs, as_content=as_content)
+        lane = PredictLane(as_content=as_content)
         self._encoding = lane.encoding
         self._responses = responses
-        self._lane = RequestLane(lane, self._predict, service, meter, clock, responses)
-
-    def predict(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
-        """Answer Predict."""
-        return self._lane.handle(body, context)
+        # Answers Predict.
+        self.predict = RequestLane(lane, self._predict, service, meter, clock, responses, logs).handle
 
     async def _predict(self, body: bytes, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:

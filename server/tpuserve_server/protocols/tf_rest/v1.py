@@ -30,8 +30,8 @@ from tpuserve_server.protocols.http.headers import TIMEOUT_HEADER
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.recalling import recall_unlogged
+from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.rest_lane import Known, RestLane
 from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
@@ -114,15 +114,14 @@ def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> by
 
 
 class PredictLane:
-    """Implements rest_lane.RestLaneProtocol for POST /v1/models/…:predict. One event loop's thread owns it."""
+    """Implements request_lane.RestLaneProtocol for POST /v1/models/…:predict. One event loop's thread owns it."""
 
     method = Action.PREDICT.value
 
-    def __init__(self, logs: RequestLogs | None) -> None:
-        """Log to `logs`."""
+    def __init__(self) -> None:
+        """Start without layouts."""
         self._lists = NumberLists(learn_predict_list)
         self._read = NumberReader().read
-        self._logs = logs
 
     def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
@@ -145,18 +144,13 @@ class PredictLane:
         assert type(layout.form) is PredictForm  # learn_predict_list sets it
         return layout.form
 
-    def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
-        """Return the HTTP response."""
-        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
-
     def keep(self, recall: Recall, result: PredictResult, encoded: bytes) -> None:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, encoded)
 
-    def log(self, layout: Layout, body: bytes, inputs: Tensors, result: PredictResult, encoded: bytes) -> None:
-        """Log an answered request in gRPC's messages, which the log's thread creates."""
-        if self._logs is not None and (log := self._logs.choose(layout.spec.name)):
-            self._logs.add_predict(log, inputs, result, size_bytes=len(body) + len(encoded))
+    def logged_bytes(self, body: bytes, result: PredictResult, encoded: bytes) -> int:
+        """Return the memory of a request and its response in the request log."""
+        return len(body) + len(encoded)
 
 
 # CORS: requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
@@ -227,7 +221,7 @@ class V1:
         self._service = service
         self._inference = inference
         self._logs = logs
-        self._lane = RestLane(PredictLane(logs), service, meter, budgets.response)
+        self._lane = RestLane(PredictLane(), service, meter, budgets.response, logs)
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(
             service,
@@ -286,9 +280,10 @@ class V1:
             # Under overload most requests end here, so that parsing takes no time from the others.
             self._service.check_deadline(target, call.deadline, call.priority)
         if not is_vertex or not may_have_parameters(body):
-            known = self._lane.find(target, body, None)
-            if known is not None and (response := await self._lane.answer(known, body, call, recall)) is not None:
-                return response
+            answered = await self._lane.answer(target, body, None, call, recall)
+            if answered is not None:
+                encoded, result = answered
+                return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
         parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
         if parsed is None:
             parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)

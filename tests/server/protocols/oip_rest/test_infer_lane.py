@@ -33,7 +33,7 @@ def body_of(tensor: dict[str, Any], **more: Any) -> bytes:  # noqa: ANN401 - JSO
 
 
 def learned(body: bytes) -> InferLane:
-    lane = InferLane(None)
+    lane = InferLane()
     for _ in range(2):
         lane.find(SPEC, body, None)
     return lane

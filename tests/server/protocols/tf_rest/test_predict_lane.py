@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Signature, Tensors, TensorSpec
-from tpuserve_server.protocols.rest_lane import Known
+from tpuserve_server.protocols.request_lane import Known
 from tpuserve_server.protocols.tf_rest.v1 import PredictLane
 from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
@@ -27,7 +27,7 @@ def signature(dtype: np.dtype[Any], name: str = "x") -> Signature:
 
 
 def learned(body: bytes) -> PredictLane:
-    lane = PredictLane(None)
+    lane = PredictLane()
     for _ in range(2):
         lane.find(SPEC, body)
     return lane
@@ -166,7 +166,7 @@ def test_each_model_has_its_own_layout() -> None:
 def test_long_texts_and_long_names_have_no_layout() -> None:
     long = json.dumps({"more": "a" * 1024, "instances": [1]}).encode()
     assert learned(long).find(SPEC, long) is None
-    lane, spec = PredictLane(None), ModelSpec("m" * 1024)
+    lane, spec = PredictLane(), ModelSpec("m" * 1024)
     assert [lane.find(spec, b'{"instances": [1]}') for _ in range(3)] == [None] * 3
 
 
