@@ -82,10 +82,10 @@ def main() -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+    from tpuserve_loadtests.arrivals.load import Load, RateProfile
     from tpuserve_loadtests.requests.workload import Workload
-    from tpuserve_loadtests.traffic.engine import Engine, Target
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.target import Target
 
     protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
     port, retries = int(sys.argv[2]), int(sys.argv[6])
@@ -101,7 +101,7 @@ def main() -> None:
 
 def summary(measured: "Measured") -> Sent:
     """Return the results of a run."""
-    from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.judgement.run import judge_generator
 
     total, verdict = measured.total, judge_generator(measured)
     failures = measured.recorder.errors()

@@ -18,11 +18,9 @@ from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.loadgen import loadtest_search
 from benchmarks.loadgen.loadtest_search import FIRST_PER_S, Found, loadtest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
-from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
-from tpuserve_loadtests.judgement.searching import Outcome, Probe
-from tpuserve_loadtests.judgement.searching import search as search_rates
+from tpuserve_loadtests.arrivals.load import Load, RateProfile
+from tpuserve_loadtests.judgement.search import Answer, Outcome, Probe, Sample, judge
+from tpuserve_loadtests.judgement.search import search as search_rates
 
 STALL_USERS = 4
 WHY_CLOSED_HIDES = (

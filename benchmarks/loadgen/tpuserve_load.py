@@ -30,11 +30,11 @@ def main() -> None:
     from tpuserve_client.model import ModelSpec
     from tpuserve_client.tls import Tls
     from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-    from tpuserve_loadtests.judgement.generator import judge_generator
+    from tpuserve_loadtests.arrivals.load import Load, RateProfile
+    from tpuserve_loadtests.judgement.run import judge_generator
     from tpuserve_loadtests.requests.workload import Line, Workload
-    from tpuserve_loadtests.traffic.engine import Engine, Target
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.target import Target
 
     protocol: Protocol = "grpc" if sys.argv[1] == "grpc" else "rest"
     port, seconds, users, rate = map(int, sys.argv[2:6])

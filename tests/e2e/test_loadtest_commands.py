@@ -32,7 +32,7 @@ BRIEF = {
     "tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 2.0,
     "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5,
 }
-RAPL_ROOT = "tpuserve_loadtests.monitoring.rapl.ROOT"
+RAPL_ROOT = "tpuserve_loadtests.monitoring.energy.ROOT"
 
 
 @dataclass

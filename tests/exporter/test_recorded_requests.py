@@ -15,7 +15,7 @@ from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.command.exporting import command as export_command
 from tpuserve_exporter.version import warmup
 from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
-from tpuserve_loadtests.requests.golden_version import read_golden_version
+from tpuserve_loadtests.requests.recording import read_golden_version
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1,2")

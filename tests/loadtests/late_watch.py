@@ -22,11 +22,11 @@ def main() -> None:
     give_process_to_gevent()
     from tpuserve_client.exchange import Exchange
     from tpuserve_client.model import ModelSpec
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+    from tpuserve_loadtests.arrivals.load import Load, RateProfile
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.requests.workload import Line, Workload
-    from tpuserve_loadtests.traffic.engine import Engine, Target
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.target import Target
 
     url, model, grace = sys.argv[1:]
     body = json.dumps({"inputs": {"x": [[1.0, 2.0, 3.0, 4.0]]}}).encode()

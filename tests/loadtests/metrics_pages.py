@@ -1,7 +1,7 @@
 """Metrics pages that the server's own code renders, from invented requests."""
 
 from tests.support.measured import finish, run_batch
-from tpuserve_loadtests.monitoring.dialect import Served
+from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics

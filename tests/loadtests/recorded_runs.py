@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
 

@@ -9,19 +9,15 @@ from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.tolerance import Allowed
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
-from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
-from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Searched, SearchServers
-from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.segments import Segments
+from tpuserve_loadtests.measurement.measured import Measured, Segments
 from tpuserve_loadtests.monitoring.energy import Energy
-from tpuserve_loadtests.monitoring.latency_parts import latency_parts
 from tpuserve_loadtests.monitoring.server_side import Moment, Phase, ServerSide
-from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.monitoring.watched import Watched, latency_parts
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.reports.compare import compare_report
@@ -32,12 +28,10 @@ from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.soak import soak_report
 from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.labels import Standing
-from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
 from tpuserve_loadtests.rollout.parity import Compared, Parity
+from tpuserve_loadtests.rollout.procedure import Findings, RolloutOutcome, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
-from tpuserve_loadtests.rollout.procedure import Step, StepState
-from tpuserve_loadtests.statistics.bootstrap import Ratio
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Ratio, Verdict
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 SETTINGS = {"Addresses": "localhost:8500", "Command": f"tpuserve loadtest run {HOSTILE}"}

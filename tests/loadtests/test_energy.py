@@ -13,10 +13,16 @@ from tests.support.fakes import FakeClock
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli.energy import find_energy, is_loopback
 from tpuserve_loadtests.cli.options import GeneratorOptions
-from tpuserve_loadtests.monitoring import rapl
-from tpuserve_loadtests.monitoring.energy import Energy, EnergyFound, Meter, Unmeasured, join_energies
-from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
-from tpuserve_loadtests.monitoring.rapl import Counters, NoCounters
+from tpuserve_loadtests.monitoring.energy import (
+    Counters,
+    Energy,
+    EnergyFound,
+    EnergyWatch,
+    Meter,
+    NoCounters,
+    Unmeasured,
+    join_energies,
+)
 
 ABSENT = "this machine has no RAPL counters"
 NOBODY = 65534
@@ -166,7 +172,7 @@ def test_the_energy_is_that_of_a_server_on_this_machine(address: str, is_here: b
 
 
 def test_only_local_processes_and_addresses_have_an_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rapl, "ROOT", str(tmp_path))
+    monkeypatch.setattr("tpuserve_loadtests.monitoring.energy.ROOT", str(tmp_path))
     local = GeneratorOptions(1, 0, "0.0.0.0:5557", "note", 20)
     remote = GeneratorOptions(1, 2, "0.0.0.0:5557", "note", 20)
 

@@ -8,7 +8,8 @@ PROGRAM = """
 from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 give_process_to_gevent()
 import gc
-from tpuserve_loadtests.traffic.engine import Engine, Target
+from tpuserve_loadtests.traffic.engine import Engine
+from tpuserve_loadtests.traffic.target import Target
 from tpuserve_loadtests.requests.workload import Workload
 with Engine(Target(Workload(()), {}, 1.0)):
     print(gc.get_freeze_count(), len(gc.get_objects()))

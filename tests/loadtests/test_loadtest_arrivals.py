@@ -5,10 +5,7 @@ import msgpack  # type: ignore[import-untyped]  # ships no annotations
 import numpy as np
 import pytest
 
-from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.process import PROCESSES, Process
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-from tpuserve_loadtests.arrivals.trace import BadTrace, read_trace
+from tpuserve_loadtests.arrivals.load import PROCESSES, BadTrace, Load, Process, RateProfile, read_trace
 
 
 def load(rate: str, seconds: float = 100.0, **given: object) -> Load:

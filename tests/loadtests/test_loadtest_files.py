@@ -19,14 +19,11 @@ from tpuserve_formats.version_reports import MOST_REPORT_BYTES
 from tpuserve_loadtests.cli.files import checked_page
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Searched, SearchServers
-from tpuserve_loadtests.judgement.searching import Outcome, Probe
+from tpuserve_loadtests.judgement.search import Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.segments import Segments
-from tpuserve_loadtests.rendering.csv_text import csv_text
-from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+from tpuserve_loadtests.measurement.measured import Measured, Segments
+from tpuserve_loadtests.rendering.exports import csv_text, hdr_log, percentile_distribution
 from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.reports.compare import compare_report
 from tpuserve_loadtests.reports.run import run_report

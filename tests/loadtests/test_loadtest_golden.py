@@ -18,12 +18,10 @@ from tpuserve_client.errors import Internal
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import oip
-from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan, WrongAnswer
-from tpuserve_loadtests.golden.difference import find_difference
-from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan, GoldenAnswers, WrongAnswer, find_difference
 from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.requests.inputs import BadInput
+from tpuserve_loadtests.requests.arrays import BadInput
 from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 from tpuserve_loadtests.requests.wires import encode_golden
 from tpuserve_loadtests.requests.workload import Line

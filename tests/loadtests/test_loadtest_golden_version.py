@@ -11,12 +11,16 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_logs import numbered, predict_entry, write_log
 from tests.support import forked_command
 from tpuserve_client.model import Signature, TensorSpec
-from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+from tpuserve_loadtests.golden.answers import GoldenAnswers
 from tpuserve_loadtests.golden.tolerance import Tolerance
-from tpuserve_loadtests.requests.golden_version import WARMUP_FILE, read_golden_version
-from tpuserve_loadtests.requests.inputs import BadInput
-from tpuserve_loadtests.requests.recorded_request import recorded_requests
-from tpuserve_loadtests.requests.recording import BadRecording, Recording
+from tpuserve_loadtests.requests.arrays import BadInput
+from tpuserve_loadtests.requests.recording import (
+    WARMUP_FILE,
+    BadRecording,
+    Recording,
+    read_golden_version,
+    recorded_requests,
+)
 from tpuserve_server.observe.request_log.entry import LogEntry
 
 FLOATS = np.dtype(np.float32)

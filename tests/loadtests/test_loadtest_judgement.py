@@ -3,17 +3,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.generator import judge_generator
-from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
-from tpuserve_loadtests.judgement.objective import Answer, Sample, judge
-from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.threshold import Threshold, gate_results
+from tpuserve_loadtests.judgement.run import judge_generator, judge_run
+from tpuserve_loadtests.judgement.search import Answer, Sample, judge
+from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, gate_results, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
-from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.rendering.exports import junit_xml
 from tpuserve_loadtests.reports.run import run_report
 
 OPEN = Load(10, 1, profile=RateProfile.parse("100", 10), limits_us=(20_000.0,))

@@ -9,16 +9,14 @@ import pytest
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
-from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Searched, SearchServers
-from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.segments import Segments
+from tpuserve_loadtests.measurement.measured import Segments
 from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.rendering.exports import junit_xml
 from tpuserve_loadtests.rendering.report import Case, Page, Report
 from tpuserve_loadtests.reports.mlperf import mlperf_cases, mlperf_search_cases
 from tpuserve_loadtests.reports.rollout import rollout_cases

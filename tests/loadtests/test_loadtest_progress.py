@@ -5,7 +5,7 @@ from rich.console import Console
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Counts
-from tpuserve_loadtests.rendering.progress import Progress
+from tpuserve_loadtests.rendering.terminal import Progress
 from tpuserve_loadtests.statistics.live_latencies import LiveLatencyRecorder
 
 LOAD = Load(seconds=60, warm_up_s=10, users=32)

@@ -3,8 +3,7 @@ import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import MAX_DISTINCT_ERRORS, OTHER_ERRORS, Recorder
-from tpuserve_loadtests.measurement.tally import Tally
+from tpuserve_loadtests.measurement.recorder import MAX_DISTINCT_ERRORS, OTHER_ERRORS, Recorder, Tally
 
 LOAD = Load(seconds=10, warm_up_s=2, users=4, limits_us=(5_000.0,))
 

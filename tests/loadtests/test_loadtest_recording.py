@@ -12,10 +12,8 @@ from tpuserve_client import tensor
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import official
-from tpuserve_loadtests.requests.inputs import BadInput
-from tpuserve_loadtests.requests.recorded_request import recorded_requests
-from tpuserve_loadtests.requests.recorded_timeline import merged_timeline
-from tpuserve_loadtests.requests.recording import BadRecording, Recording
+from tpuserve_loadtests.requests.arrays import BadInput
+from tpuserve_loadtests.requests.recording import BadRecording, Recording, merged_timeline, recorded_requests
 from tpuserve_server.observe.request_log.entry import LogKind
 
 FORMS = ("log.jsonl", "log.tfrecord")

@@ -12,12 +12,11 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.support import forked_command
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.repetition import RepetitionOutcome, judge_repetition
+from tpuserve_loadtests.judgement.repetition import RepetitionOutcome, Settling, judge_repetition
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.settling import Settling
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.rendering.exports import junit_xml
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.repetition import repetition_report

@@ -27,23 +27,20 @@ from tests.loadtests.report_pages import (
 )
 from tpuserve_loadtests.judgement.mlperf import Scenario
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Searched, SearchServers
-from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_side import Seen
-from tpuserve_loadtests.rendering.interval_chart import draw_intervals
-from tpuserve_loadtests.rendering.units import milliseconds
+from tpuserve_loadtests.rendering.drawing import draw_intervals
+from tpuserve_loadtests.rendering.scales import milliseconds
 from tpuserve_loadtests.reports.compare import interval_chart
-from tpuserve_loadtests.reports.origin import describe_origin
+from tpuserve_loadtests.reports.figures import describe_origin
 from tpuserve_loadtests.reports.rollout import rollout_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.sweep import sweep_report
-from tpuserve_loadtests.rollout.outcome import Findings
-from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Step, StepState
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Findings, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
-from tpuserve_loadtests.statistics.bootstrap import Ratio
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Ratio, Verdict
 
 
 class Text(HTMLParser):

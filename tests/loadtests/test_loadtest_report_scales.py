@@ -1,7 +1,14 @@
 import pytest
 
-from tpuserve_loadtests.rendering.scales import Linear, Logarithmic, Nines, latency_scale
-from tpuserve_loadtests.rendering.units import milliseconds, seconds, three_digits
+from tpuserve_loadtests.rendering.scales import (
+    Linear,
+    Logarithmic,
+    Nines,
+    latency_scale,
+    milliseconds,
+    seconds,
+    three_digits,
+)
 
 
 @pytest.mark.parametrize(

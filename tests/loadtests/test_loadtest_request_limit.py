@@ -10,11 +10,8 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
-from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.process import PROCESSES, Process
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-from tpuserve_loadtests.judgement.hopeless import Hopeless
-from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.arrivals.load import PROCESSES, Load, Process, RateProfile
+from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import WINDOWS, Counts, Recorder
 

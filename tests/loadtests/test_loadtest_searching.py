@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.judgement.searching import Outcome, Probe, search
+from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.judgement.trials import GeneratorLimit, Interrupted, Trials
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
 

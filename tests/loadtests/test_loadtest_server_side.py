@@ -18,10 +18,9 @@ from tests.support.saved_models import save_mlp
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
-from tpuserve_loadtests.monitoring.dialect import Served
-from tpuserve_loadtests.monitoring.latency_parts import counts_differ, latency_parts
-from tpuserve_loadtests.monitoring.page import Buckets, NoPage, Page
+from tpuserve_loadtests.monitoring.metrics_page import Buckets, NoPage, Page, Served
 from tpuserve_loadtests.monitoring.server_side import Scrape, ServerSide, draw_server_side, read_stretch
+from tpuserve_loadtests.monitoring.watched import counts_differ, latency_parts
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
 

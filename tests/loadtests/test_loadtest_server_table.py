@@ -10,16 +10,14 @@ from tests.loadtests.metrics_pages import MetricsPages, seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import SearchServers
-from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, SearchServers
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.monitoring.dialect import Served
-from tpuserve_loadtests.monitoring.server_columns import changes
+from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.server_side import Seen, read_stretch
-from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.monitoring.watched import Watched, changes
 from tpuserve_loadtests.rendering.terminal import print_parts, print_report
 from tpuserve_loadtests.reports.compare import compare_report
-from tpuserve_loadtests.reports.servers_section import printed_servers
+from tpuserve_loadtests.reports.server_section import printed_servers
 from tpuserve_loadtests.reports.sweep import sweep_report
 
 WHY = "the time breakdown needs metrics"

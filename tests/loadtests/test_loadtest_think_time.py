@@ -10,8 +10,8 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
+from tpuserve_loadtests.arrivals.duration import ThinkTime
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.arrivals.think_time import ThinkTime
 
 QUIET = ("--generator-limit", "note", "--server-metrics", "off", "--warm-up", "0")
 

@@ -10,7 +10,7 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.parts import Headline, Text
+from tpuserve_loadtests.rendering.report import Headline, Text
 from tpuserve_loadtests.rendering.terminal import print_parts
 from tpuserve_loadtests.reports.run import run_document, run_report
 

@@ -14,8 +14,7 @@ import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support.free_ports import free_ports
-from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats
-from tpuserve_loadtests.traffic.worker_name import worker_name
+from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats, worker_name
 
 # Heartbeats at twice the default rate: short tests, and a busy machine still does not lose a worker.
 # Ctrl-C works in the background too.

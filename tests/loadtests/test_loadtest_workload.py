@@ -13,12 +13,19 @@ from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.exchange import Exchange
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import official, oip
-from tpuserve_loadtests.requests.arrays import DRAWN_REQUESTS, EVERY_INPUT, RANDOM_REQUESTS, array_requests
+from tpuserve_loadtests.requests.arrays import (
+    DRAWN_REQUESTS,
+    EVERY_INPUT,
+    RANDOM_REQUESTS,
+    BadInput,
+    array_requests,
+    fit,
+    random_inputs,
+    read_inputs,
+)
 from tpuserve_loadtests.requests.distribution import Distribution
-from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES, encode_lines
-from tpuserve_loadtests.requests.inputs import BadInput, fit, random_inputs, read_inputs
 from tpuserve_loadtests.requests.protocols import Protocol
-from tpuserve_loadtests.requests.workload import Turns, Workload, mixed_order
+from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Turns, Workload, encode_lines, mixed_order
 
 FLOAT = np.dtype(np.float32)
 X = TensorSpec("x", FLOAT, (None, 2))

@@ -11,8 +11,7 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.messages import official
-from tpuserve_loadtests.golden.manifest_precision import fetch_precision, read_precision
-from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.golden.tolerance import Tolerance, fetch_precision, read_precision
 from tpuserve_loadtests.requests.protocols import Protocol
 
 SPEC = ModelSpec("m", 3)

@@ -22,7 +22,7 @@ from tests.support import forked_command
 from tpuserve_loadtests.measurement.live_figures import LiveFigures
 from tpuserve_loadtests.measurement.recorder import Counts
 from tpuserve_loadtests.statistics.live_latencies import LiveLatencyRecorder
-from tpuserve_loadtests.traffic.otlp_metrics import OtlpMetrics, find_resource
+from tpuserve_loadtests.traffic.otlp_push import OtlpMetrics, find_resource
 
 QUIET = ("--generator-limit", "note", "--server-metrics", "off", "--warm-up", "100ms", "--json")
 COLLECTOR, PROMETHEUS = "/v1/metrics", "/api/v1/otlp/v1/metrics"

@@ -26,10 +26,9 @@ from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.golden.manifest_precision import fetch_precision
-from tpuserve_loadtests.golden.tolerance import Precision
-from tpuserve_loadtests.monitoring.page import Page
-from tpuserve_loadtests.requests.golden_version import WARMUP_FILE
+from tpuserve_loadtests.golden.tolerance import Precision, fetch_precision
+from tpuserve_loadtests.monitoring.metrics_page import Page
+from tpuserve_loadtests.requests.recording import WARMUP_FILE
 from tpuserve_loadtests.rollout.labels import Labels, NotMoved
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tpuserve_loadtests.judgement.drift import Course, Drift, judge_drift
-from tpuserve_loadtests.measurement.segments import Segment
+from tpuserve_loadtests.judgement.soak import Course, Drift, judge_drift
+from tpuserve_loadtests.measurement.measured import Segment
 
 HOURS = 4
 SEGMENTS = 48

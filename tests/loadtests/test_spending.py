@@ -12,27 +12,22 @@ from rich.console import Console
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.judgement.comparison import judge_comparison
-from tpuserve_loadtests.judgement.mlperf import Scenario, judge_mlperf
-from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
-from tpuserve_loadtests.judgement.repetition import judge_repetition
+from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario, judge_mlperf
+from tpuserve_loadtests.judgement.repetition import Settling, judge_repetition
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Searched, SearchServers
-from tpuserve_loadtests.judgement.searching import Found, Outcome, Probe
-from tpuserve_loadtests.judgement.settling import Settling
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.judgement.soak import judge_soak
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.segments import Segments
+from tpuserve_loadtests.measurement.measured import Measured, Segments
 from tpuserve_loadtests.monitoring.energy import Energy, Unmeasured
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.rendering.csv_text import csv_text
-from tpuserve_loadtests.rendering.junit import junit_xml
+from tpuserve_loadtests.rendering.exports import csv_text, junit_xml
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.report import Report
+from tpuserve_loadtests.rendering.scales import three_significant
 from tpuserve_loadtests.rendering.terminal import print_report
-from tpuserve_loadtests.rendering.units import three_significant
 from tpuserve_loadtests.reports.compare import compare_report
 from tpuserve_loadtests.reports.mlperf import mlperf_report
 from tpuserve_loadtests.reports.repetition import repetition_report

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from tests.loadtests.recorded_runs import open_load, recorded_run
-from tpuserve_loadtests.judgement.knee import find_knee
 from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.sweep import find_knee
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.rendering.terminal import print_report

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.monitoring.watched import Watched
     from tpuserve_loadtests.requests.protocols import Protocol
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.traffic.target import Target
 
 EPILOG = """\b
 A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or an address with a version or

@@ -10,7 +10,7 @@ from tpuserve_loadtests.cli.options import GeneratorOptions
 from tpuserve_loadtests.requests.protocols import without_prefix
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring.energy import EnergyWatch
 
 
 def find_energy(addresses: Iterable[str], generator: GeneratorOptions) -> "EnergyWatch":
@@ -18,11 +18,10 @@ def find_energy(addresses: Iterable[str], generator: GeneratorOptions) -> "Energ
 
     With remote workers, a loopback address names the machine of each worker.
     """
-    from tpuserve_loadtests.monitoring import rapl
-    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring.energy import ROOT, EnergyWatch
 
     is_here = not generator.remote and all(map(is_loopback, addresses))
-    return EnergyWatch(Path(rapl.ROOT) if is_here else None)
+    return EnergyWatch(Path(ROOT) if is_here else None)
 
 
 def is_loopback(address: str) -> bool:

@@ -89,7 +89,7 @@ class PageOptions:
 
     def forms(self, report: "Report") -> "Forms":
         """Yield each file and a function that renders its content, in the order of writing."""
-        from tpuserve_loadtests.rendering.junit import junit_xml
+        from tpuserve_loadtests.rendering.exports import junit_xml
         from tpuserve_loadtests.rendering.page import render_page
 
         now = datetime.now(UTC)
@@ -134,14 +134,14 @@ class FileOptions(PageOptions):
 
     def forms(self, report: "Report") -> "Forms":
         """Yield each file and a function that renders its content, in the order of writing."""
-        from tpuserve_loadtests.rendering.csv_text import csv_text
+        from tpuserve_loadtests.rendering.exports import csv_text
 
         yield from super(FileOptions, self).forms(report)
         yield self.csv, lambda: csv_text(report.rows())
         yield self.hdr, lambda: self._latencies(report)
 
     def _latencies(self, report: "Report") -> str:
-        from tpuserve_loadtests.rendering.hdr_log import hdr_log, percentile_distribution
+        from tpuserve_loadtests.rendering.exports import hdr_log, percentile_distribution
 
         if self.wants_distribution:
             (measured,) = report.runs.values()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuserve_client.model import Signature
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.traffic.target import Target
 
 RECORD: Final = "record"
 _OF_CHECKS: Final = ("check_share", "atol", "rtol")
@@ -80,7 +80,7 @@ def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshol
     Exits with a message if a request fails during the recording. Raises a usage error if options or gates need
     comparisons and the target has no golden answers.
     """
-    from tpuserve_loadtests.golden.answer_check import CheckPlan
+    from tpuserve_loadtests.golden.answers import CheckPlan
 
     tolerances = target.checks.tolerances
     if options.golden == RECORD:
@@ -95,8 +95,7 @@ def with_golden(target: "Target", options: GoldenOptions, gates: "tuple[Threshol
 
 def golden_settings(target: "Target") -> dict[str, str]:
     """Return the allowed differences for a report's settings, or an empty dict without golden answers."""
-    from tpuserve_loadtests.golden.difference import is_inexact
-    from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+    from tpuserve_loadtests.golden.answers import GoldenAnswers, is_inexact
 
     allowed: dict[str, None] = {}
     for line in target.workload.lines:
@@ -109,7 +108,7 @@ def golden_settings(target: "Target") -> dict[str, str]:
 
 def golden_notes(target: "Target", measured: "Measured") -> tuple[str, ...]:
     """Return notes on the limits of the comparisons."""
-    from tpuserve_loadtests.golden.golden_answers import GoldenAnswers
+    from tpuserve_loadtests.golden.answers import GoldenAnswers
 
     checked = [line for line in target.workload.lines if line.golden]
     notes = [
@@ -132,7 +131,7 @@ def _refuse_checks(gates: "tuple[Threshold, ...]") -> None:
 
 
 def _recorded(target: "Target") -> "Target":
-    from tpuserve_loadtests.traffic.golden_recording import NotRecorded, record_golden
+    from tpuserve_loadtests.traffic.senders import NotRecorded, record_golden
 
     requests = sum(len(line.exchanges) for line in target.workload.lines)
     label = f"Recording {counted(requests, 'golden response')}, one at a time"

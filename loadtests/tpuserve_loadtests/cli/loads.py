@@ -17,14 +17,13 @@ from tpuserve_loadtests.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.process import Process
-    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.arrivals.duration import ThinkTime
+    from tpuserve_loadtests.arrivals.load import Load, Process
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.traffic.engine import Runs, Watch
+    from tpuserve_loadtests.traffic.target import Runs, Watch
 
 # Responses in flight usually arrive this soon after Ctrl-C.
 _MOMENT_S: Final = 1.0
@@ -61,8 +60,7 @@ class LoadTerms:
 
     def open(self, rate: str) -> "Load":
         """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
-        from tpuserve_loadtests.arrivals.load import Load
-        from tpuserve_loadtests.arrivals.rate_profile import RateProfile
+        from tpuserve_loadtests.arrivals.load import Load, RateProfile
 
         try:
             profile = RateProfile.parse(rate, self.seconds)
@@ -123,7 +121,7 @@ def run_load(
     """
     from rich.console import Console
 
-    from tpuserve_loadtests.rendering.progress import Progress
+    from tpuserve_loadtests.rendering.terminal import Progress
 
     with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_reported(runs):
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.traffic.engine import Runs, Target
+    from tpuserve_loadtests.traffic.target import Runs, Target
 
 QUICK_S: Final = 10.0
 FULL_S: Final = 600.0
@@ -132,8 +132,7 @@ def mlperf(options: MlperfOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.judgement.mlperf import Scenario
-    from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+    from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario
     from tpuserve_loadtests.reports.mlperf import mlperf_report
 
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
@@ -165,9 +164,9 @@ def _measure(
 
     A run at a searched rate ends as soon as it cannot keep the objectives.
     """
-    from tpuserve_loadtests.judgement.generator import judge_generator
-    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.mlperf import judge_mlperf
+    from tpuserve_loadtests.judgement.run import judge_generator
+    from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
 
     gates = tuple(objective.opposite for objective in _objectives(options))

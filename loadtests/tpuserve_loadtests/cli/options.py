@@ -10,8 +10,8 @@ from tpuserve_loadtests.arrivals.duration import Duration
 from tpuserve_loadtests.cli.command import argument, group, option
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.arrivals.process import Process
-    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.arrivals.duration import ThinkTime
+    from tpuserve_loadtests.arrivals.load import Process
 
 # Copies from tpuserve_client, which imports gRPC and is too slow for --help.
 ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
@@ -203,7 +203,7 @@ def think_time_option() -> Any:  # noqa: ANN401  a field of any type
 
 
 def _think_time(context: click.Context, parameter: click.Parameter, value: str | None) -> "ThinkTime | None":
-    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.arrivals.duration import ThinkTime
 
     try:
         return None if value is None else ThinkTime.parse(value)

@@ -14,8 +14,8 @@ from tpuserve_loadtests.cli.explicit_options import explicit_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuserve_loadtests.traffic.engine import Runs
     from tpuserve_loadtests.traffic.otlp_push import OtlpPush
+    from tpuserve_loadtests.traffic.target import Runs
 
 
 def _checked(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

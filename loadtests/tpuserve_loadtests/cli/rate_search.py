@@ -11,13 +11,12 @@ from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.judgement.search import Searched
-    from tpuserve_loadtests.judgement.searching import Probe
+    from tpuserve_loadtests.judgement.search import Probe, Searched
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.target import Runs
 
 # The search starts at half the rate of a single user, from a run of at most this length.
 _FIRST_S = 2.0
@@ -53,9 +52,15 @@ def search_rate(
     trust_generator: bool,
 ) -> "Searched":
     """Search for the highest rate within the range, with open loads of these terms."""
-    from tpuserve_loadtests.judgement.search import Searched
-    from tpuserve_loadtests.judgement.searching import Found, search
-    from tpuserve_loadtests.judgement.trials import GeneratorLimit, Interrupted, NothingAnswered, Trials
+    from tpuserve_loadtests.judgement.search import (
+        Found,
+        GeneratorLimit,
+        Interrupted,
+        NothingAnswered,
+        Searched,
+        Trials,
+        search,
+    )
 
     tries = _Tries(runs, server)
     trials = Trials(
@@ -102,7 +107,7 @@ class _Tries:
 
     def run(self, load: "Load", objectives: "tuple[Threshold, ...]") -> "Measured":
         """Run a rate. A rate can take several runs until its verdict, of which the last one counts."""
-        from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+        from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
 
         gates = tuple(objective.opposite for objective in objectives)
         load = replace(load, limits_us=limits_us(gates))

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.cli.scenario import Part, Scenario, Settings
     from tpuserve_loadtests.requests.protocols import Port
     from tpuserve_loadtests.requests.protocols import Protocol as Wire
-    from tpuserve_loadtests.requests.recorded_timeline import Timeline
+    from tpuserve_loadtests.requests.recording import Timeline
     from tpuserve_loadtests.requests.workload import Line
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.traffic.target import Target
 
 # Options for a single model. In a scenario, each model sets these values itself.
 _OF_ONE_MODEL: Final = (
@@ -96,8 +96,7 @@ class RequestedTraffic:
 
         Raises a usage error if a recording has no times.
         """
-        from tpuserve_loadtests.requests.recorded_timeline import merged_timeline
-        from tpuserve_loadtests.requests.recording import BadRecording
+        from tpuserve_loadtests.requests.recording import BadRecording, merged_timeline
 
         recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self._all_parts]
         found = [(recording, lines) for recording, lines in recordings if recording is not None]
@@ -113,9 +112,8 @@ class RequestedTraffic:
 
         With a timeline, requests go to lines in its order.
         """
-        from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES
-        from tpuserve_loadtests.requests.workload import Workload, mixed_order
-        from tpuserve_loadtests.traffic.engine import Target
+        from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Workload, mixed_order
+        from tpuserve_loadtests.traffic.target import Target
 
         for part in self._all_parts:
             _print_notes(part)

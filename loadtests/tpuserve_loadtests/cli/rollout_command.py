@@ -22,7 +22,7 @@ from tpuserve_loadtests.cli.settings import describe_command
 from tpuserve_loadtests.cli.soak_command import LEAST_SOAK_S
 from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S, check_prediction, end_unreachable, find_spec, refusal
 from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
-from tpuserve_loadtests.rendering.units import seconds
+from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.requests.protocols import is_oip
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.rollout.labels import Labels
     from tpuserve_loadtests.rollout.model_service import ModelService
-    from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
-    from tpuserve_loadtests.rollout.procedure import Gate, Step
+    from tpuserve_loadtests.rollout.procedure import Findings, Gate, RolloutOutcome, Step
 
 _STYLES: Final = {"failed": "red", "passed": "green", "done": "green"}
 _STATE_WIDTH: Final = len("planned")
@@ -70,9 +69,8 @@ def rollout(options: RolloutOptions) -> None:
     from gevent.event import Event
     from rich.console import Console
 
-    from tpuserve_loadtests.rollout.outcome import Findings, RolloutOutcome
-    from tpuserve_loadtests.rollout.procedure import Rollout
-    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+    from tpuserve_loadtests.rollout.procedure import Findings, Rollout, RolloutOutcome
+    from tpuserve_loadtests.traffic.engine import ctrl_c
 
     options, address = _with_addresses(options)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))

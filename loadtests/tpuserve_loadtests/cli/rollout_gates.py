@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.judgement.threshold import Threshold
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
     from tpuserve_loadtests.rollout.model_service import ModelService
-    from tpuserve_loadtests.rollout.outcome import Findings
-    from tpuserve_loadtests.rollout.procedure import Judged
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.rollout.procedure import Findings, Judged
+    from tpuserve_loadtests.traffic.target import Target
 
 _VERDICTS: Final = {
     "same": "the new version is the same",
@@ -118,7 +117,7 @@ class Gates:
         """Put the label of users' requests under load for the soak's duration."""
         from tpuserve_loadtests.judgement.run import judge_run
         from tpuserve_loadtests.judgement.soak import judge_soak
-        from tpuserve_loadtests.measurement.segments import Segments
+        from tpuserve_loadtests.measurement.measured import Segments
         from tpuserve_loadtests.rollout.procedure import Judged
 
         options, planned = self.options, self.options.segments

@@ -30,14 +30,14 @@ from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tpuserve_loadtests.arrivals.duration import ThinkTime
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.think_time import ThinkTime
+    from tpuserve_loadtests.judgement.repetition import Settling
     from tpuserve_loadtests.judgement.run import RunOutcome
-    from tpuserve_loadtests.judgement.settling import Settling
     from tpuserve_loadtests.measurement.measured import Measured
     from tpuserve_loadtests.monitoring.server_side import Seen
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.target import Runs
 
 
 # The smallest number of runs that has an interval with a confidence of 95 % (statistics.median_interval).
@@ -71,7 +71,7 @@ class RepetitionOptions:
     @property
     def settling(self) -> "Settling | None":
         """The rule that ends the repetition, or None for a single run. Raise a usage error for options without it."""
-        from tpuserve_loadtests.judgement.settling import Settling
+        from tpuserve_loadtests.judgement.repetition import Settling
 
         if self.settling_figure is not None:
             return Settling(self.settling_figure, self.settled_within)
@@ -88,8 +88,7 @@ def repeated(
 
     Yields complete runs. A stopped run is omitted, unless it is the first.
     """
-    from tpuserve_loadtests.judgement.repetition import describe_interval
-    from tpuserve_loadtests.judgement.settling import interval_of
+    from tpuserve_loadtests.judgement.repetition import describe_interval, interval_of
 
     done: list[Measured] = []
     for number in range(most):
@@ -198,9 +197,9 @@ def run(options: RunOptions) -> None:
 
     give_process_to_gevent()
     # Locust also patches the process, so these imports follow gRPC's gevent setup.
-    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.repetition import judge_repetition
     from tpuserve_loadtests.judgement.run import judge_run
+    from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
     from tpuserve_loadtests.reports.repetition import repetition_report
     from tpuserve_loadtests.reports.run import run_report
 
@@ -272,7 +271,7 @@ def _load(options: RunOptions, traffic: "RequestedTraffic") -> "Load":
 
 
 def _trace_load(path: Path, options: RunOptions) -> "Load":
-    from tpuserve_loadtests.arrivals.trace import BadTrace, read_trace
+    from tpuserve_loadtests.arrivals.load import BadTrace, read_trace
 
     try:
         trace = read_trace(path, options.speed)

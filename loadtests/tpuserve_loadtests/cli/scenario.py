@@ -10,11 +10,9 @@ from typing import Any, Final, TypeAlias, get_args
 
 import yaml
 
-from tpuserve_loadtests.arrivals.duration import parse_duration
-from tpuserve_loadtests.arrivals.process import PROCESSES
-from tpuserve_loadtests.arrivals.rate_profile import RateProfile
-from tpuserve_loadtests.arrivals.think_time import FORMS as THINK_TIMES
-from tpuserve_loadtests.arrivals.think_time import ThinkTime
+from tpuserve_loadtests.arrivals.duration import FORMS as THINK_TIMES
+from tpuserve_loadtests.arrivals.duration import ThinkTime, parse_duration
+from tpuserve_loadtests.arrivals.load import PROCESSES, RateProfile
 from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
 from tpuserve_loadtests.requests.arrays import EVERY_INPUT
 from tpuserve_loadtests.requests.distribution import FORMS, Distribution

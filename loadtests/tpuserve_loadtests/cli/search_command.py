@@ -76,7 +76,7 @@ def search(options: SearchOptions) -> None:
 
 
 def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
-    from tpuserve_loadtests.judgement.objective import is_objective
+    from tpuserve_loadtests.judgement.search import is_objective
 
     if not texts:
         raise click.UsageError(

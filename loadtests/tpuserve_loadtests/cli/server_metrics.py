@@ -14,7 +14,7 @@ from tpuserve_loadtests.requests.protocols import without_prefix
 if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
+    from tpuserve_loadtests.monitoring.energy import EnergyWatch
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 
 AUTO: Final = "auto"
@@ -58,7 +58,7 @@ def watch_server(
 
     Raises a usage error if a process does not run.
     """
-    from tpuserve_loadtests.monitoring.dialect import Served
+    from tpuserve_loadtests.monitoring.metrics_page import Served
     from tpuserve_loadtests.monitoring.process_use import NoProcess, ProcessTree
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 

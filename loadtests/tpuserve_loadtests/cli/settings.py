@@ -11,7 +11,7 @@ from tpuserve_loadtests.cli.access import HEADER
 from tpuserve_loadtests.requests.protocols import shown_address
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.traffic.target import Target
 
 
 def describe_settings(*targets: "Target") -> dict[str, str]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from tpuserve_loadtests.arrivals.load import Load
     from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.measurement.segments import Segment, Segments
+    from tpuserve_loadtests.measurement.measured import Segment, Segments
     from tpuserve_loadtests.monitoring.server_watch import ServerWatch
-    from tpuserve_loadtests.traffic.engine import Runs
+    from tpuserve_loadtests.traffic.target import Runs
 
 SEGMENTS = 48
 LEAST_SEGMENTS = 20
@@ -86,7 +86,7 @@ def soak(options: SoakOptions) -> None:
     give_process_to_gevent()
     from tpuserve_loadtests.judgement.run import judge_run
     from tpuserve_loadtests.judgement.soak import judge_soak
-    from tpuserve_loadtests.measurement.segments import Segments
+    from tpuserve_loadtests.measurement.measured import Segments
     from tpuserve_loadtests.monitoring.server_side import Seen
     from tpuserve_loadtests.reports.soak import soak_report
 
@@ -143,7 +143,7 @@ def run_segments(
     The soak ends early after a segment that was stopped or in which every request failed. It also ends as soon as the
     segments together can no longer pass the gates.
     """
-    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
+    from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
 
     load = replace(load, limits_us=limits_us(gates))
     soak = Hopeless(gates, replace(load, seconds=planned * load.seconds))

@@ -21,8 +21,8 @@ from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_lo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuserve_loadtests.arrivals.duration import ThinkTime
     from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.arrivals.think_time import ThinkTime
     from tpuserve_loadtests.judgement.run import RunOutcome
 
 DEFAULT_USERS = "1,2,4,8,16,32,64,128"
@@ -64,9 +64,8 @@ def sweep(options: SweepOptions) -> None:
     from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
     give_process_to_gevent()
-    from tpuserve_loadtests.judgement.hopeless import Hopeless, limits_us
     from tpuserve_loadtests.judgement.run import judge_run
-    from tpuserve_loadtests.judgement.threshold import gate_results
+    from tpuserve_loadtests.judgement.threshold import Hopeless, gate_results, limits_us
     from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
     from tpuserve_loadtests.reports.sweep import sweep_report
 

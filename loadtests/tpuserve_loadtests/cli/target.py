@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.requests.protocols import Protocol
     from tpuserve_loadtests.requests.recording import Recording
     from tpuserve_loadtests.requests.workload import Line
-    from tpuserve_loadtests.traffic.engine import Engine, Runs, Target
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.target import Runs, Target
     from tpuserve_loadtests.traffic.workers import Workers
 
 PROBE_TIMEOUT_S: Final = 10.0
@@ -96,9 +97,8 @@ class Requests:
 
 def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
     """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message."""
-    from tpuserve_loadtests.requests.encoding import MAX_REQUESTS_BYTES
-    from tpuserve_loadtests.requests.workload import Workload
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Workload
+    from tpuserve_loadtests.traffic.target import Target
 
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)
@@ -120,8 +120,8 @@ def find_lines(
     each line has all requests.
     """
     from tpuserve_client.errors import InvalidArgument
-    from tpuserve_loadtests.requests.encoding import encode_lines
-    from tpuserve_loadtests.requests.inputs import BadInput
+    from tpuserve_loadtests.requests.arrays import BadInput
+    from tpuserve_loadtests.requests.workload import encode_lines
 
     signature = _fetch_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
@@ -145,7 +145,7 @@ def _arrays(
 ) -> "tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]":
     """Return the inputs and outputs that files contain. Raises BadInput."""
     from tpuserve_loadtests.golden.golden_file import GoldenRows
-    from tpuserve_loadtests.requests.inputs import read_inputs
+    from tpuserve_loadtests.requests.arrays import read_inputs
 
     if requests.golden is not None:
         golden = GoldenRows.read(requests.golden, signature)
@@ -166,8 +166,7 @@ def read_recording(paths: Sequence[Path]) -> "Recording":
 def _read_golden(version: Path, signature: "Signature") -> "Recording":
     """Return the signature's requests with their responses. Print notes on omitted requests."""
     from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-    from tpuserve_loadtests.requests.golden_version import read_golden_version
-    from tpuserve_loadtests.requests.recording import BadRecording
+    from tpuserve_loadtests.requests.recording import BadRecording, read_golden_version
 
     try:
         recording = read_golden_version(version).of_signature(signature.name, DEFAULT_SIGNATURE_NAME)
@@ -180,7 +179,7 @@ def _read_golden(version: Path, signature: "Signature") -> "Recording":
 
 def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Iterator[Request]":
     from tpuserve_loadtests.requests.arrays import array_requests
-    from tpuserve_loadtests.requests.recorded_request import recorded_requests
+    from tpuserve_loadtests.requests.recording import recorded_requests
 
     recording = requests.recording_for(spec.name)
     if recording is None and requests.golden is not None and requests.golden.is_dir():
@@ -198,7 +197,7 @@ def generating(target: "Target", generators: GeneratorOptions) -> Iterator["Runs
     The first Ctrl-C ends the current load and keeps its measurements. The second ends the wait for its last responses.
     Further ones have no effect, so that the report is complete.
     """
-    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
+    from tpuserve_loadtests.traffic.engine import ctrl_c
     from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
 
     generators.check()

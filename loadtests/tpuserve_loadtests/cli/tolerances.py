@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuserve_client.model import ModelSpec
     from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
     from tpuserve_loadtests.requests.protocols import Protocol
-    from tpuserve_loadtests.traffic.engine import Target
+    from tpuserve_loadtests.traffic.target import Target
 
 
 def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "dict[str, Tolerance]":
@@ -21,8 +21,7 @@ def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "d
     `golden` maps a line to the path of its golden answers, or to None if the server itself recorded them. Sends the
     server one request for each version and protocol. Blocks.
     """
-    from tpuserve_loadtests.golden.manifest_precision import read_precision
-    from tpuserve_loadtests.golden.tolerance import Tolerance
+    from tpuserve_loadtests.golden.tolerance import Tolerance, read_precision
 
     lines = [line for line in target.workload.lines if line.name in golden]
     served = {place: _fetch_precision(target, *place) for place in {(line.protocol, line.spec) for line in lines}}
@@ -35,7 +34,7 @@ def find_tolerances(target: "Target", golden: "Mapping[str, Path | None]") -> "d
 
 
 def _fetch_precision(target: "Target", protocol: "Protocol", spec: "ModelSpec") -> "Precision | None":
-    from tpuserve_loadtests.golden.manifest_precision import fetch_precision
+    from tpuserve_loadtests.golden.tolerance import fetch_precision
 
     with closing(target.access.transport(target.addresses[protocol])) as transport:
         return fetch_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), protocol, spec)

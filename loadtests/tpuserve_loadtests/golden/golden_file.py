@@ -8,7 +8,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import Signature
-from tpuserve_loadtests.requests.inputs import UNREADABLE, BadInput, arrays_in, fit, has_rows, load_numpy
+from tpuserve_loadtests.requests.arrays import UNREADABLE, BadInput, arrays_in, fit, has_rows, load_numpy
 
 _INPUTS: Final = "inputs/"
 _OUTPUTS: Final = "outputs/"

@@ -6,18 +6,24 @@ from dataclasses import dataclass
 from tpuserve_formats.counted import counted
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.generator import judge_generator
-from tpuserve_loadtests.judgement.run import NOT_TRUSTED
+from tpuserve_loadtests.judgement.run import NOT_TRUSTED, judge_generator
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
 from tpuserve_loadtests.measurement.measured import Measured, together
-from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.monitoring.server_columns import changes
-from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.monitoring.watched import Watched, changes
 from tpuserve_loadtests.rendering.report import ANSWERED, GENERATOR, Case
-from tpuserve_loadtests.rendering.units import percent, three_significant
-from tpuserve_loadtests.statistics.bootstrap import Ratio, Round
-from tpuserve_loadtests.statistics.comparison import FIGURES, Comparison, Failures, Figure, Verdict, compare
+from tpuserve_loadtests.rendering.scales import percent, three_significant
+from tpuserve_loadtests.statistics.comparison import (
+    FIGURES,
+    Comparison,
+    Failures,
+    Figure,
+    Ratio,
+    Round,
+    Verdict,
+    compare,
+)
 
 LEAST_ROUNDS = 3
 SIDES = ("A", "B")

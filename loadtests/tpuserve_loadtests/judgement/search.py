@@ -5,14 +5,185 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.judgement.searching import Found, Probe
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.monitoring.server_columns import changes
-from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.monitoring.watched import Watched, changes
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.monitoring.energy import EnergyFound
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from tpuserve_formats.counted import counted
+from tpuserve_loadtests.arrivals.load import Load, RateProfile, Segment
+from tpuserve_loadtests.judgement.run import judge_generator
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
+from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_needed
+
+
+class Answer(StrEnum):
+    """The result for an objective: kept, missed or unclear."""
+
+    KEPT = "kept"
+    MISSED = "missed"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Requests that count for a percentile objective, and the number of them that were late or failed."""
+
+    requests: int
+    late: int
+
+    def __add__(self, other: "Sample") -> "Sample":
+        return Sample(self.requests + other.requests, self.late + other.late)
+
+
+def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
+    """Return the result for a percentile (0 to 100), with a description."""
+    allowed = late_allowed(sample.requests, percentile)
+    words = f"{sample.late:,} of {sample.requests:,} late"
+    if allowed is None:
+        # Too few requests to show that the objective is kept can still show that it is missed.
+        words += ", too few requests for a verdict"
+    else:
+        words += f", {allowed:,} allowed"
+        if sample.late <= allowed:
+            return Answer.KEPT, words
+    in_time_allowed = late_allowed(sample.requests, 100 - percentile)
+    if in_time_allowed is not None and sample.requests - sample.late <= in_time_allowed:
+        return Answer.MISSED, words
+    return Answer.UNCLEAR, words
+
+
+def is_objective(threshold: Threshold) -> bool:
+    """Return whether a threshold is an upper limit on latency or error rate, and so an objective for any run."""
+    return threshold.metric != "rate" and not threshold.is_of_checks and threshold.relation in ("<", "<=")
+
+
+# The search halves a failing rate, down to this share of the first rate.
+_LOWEST: Final = 1 / 64
+_WIDEN: Final = 2.0
+# Limit for results that a repeated trial reverses, after which the search ends.
+_CORRECTIONS: Final = 4
+
+
+class Outcome(StrEnum):
+    """The result of a trial: the rate was shown to hold, or not."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A trial of one rate, with the reason for its result."""
+
+    rate_per_s: float
+    outcome: Outcome
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rate was shown to hold."""
+        return self.outcome is Outcome.HOLDS
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search: `best` is the highest rate that held, `ceiling` the next rate, which failed.
+
+    If `best` is None, even the lowest rate fails. If `ceiling` is None, the highest permitted rate holds.
+    """
+
+    best: Probe | None
+    ceiling: Probe | None
+
+
+Try = Callable[[float], Probe]
+
+
+def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: float) -> Found:
+    """Search until a passing and a failing rate are within `precision` (0.02: 2 %), each confirmed by a second trial.
+
+    A rate near the limit holds only with some arrivals, so a single trial could end the search too early.
+    """
+    best, ceiling = _widen(attempt, start_per_s, highest_per_s)
+    if best is None or ceiling is None:
+        return Found(best, ceiling)
+    for _ in range(_CORRECTIONS):
+        best, ceiling = _bisect(attempt, best, ceiling, precision)
+        again = attempt(best.rate_per_s)
+        if not again.holds:
+            ceiling, below = again, _below(attempt, again, start_per_s * _LOWEST, precision)
+            if below is None:
+                return Found(None, ceiling)
+            best = below
+            continue
+        best = again
+        above = attempt(ceiling.rate_per_s)
+        if not above.holds:
+            return Found(best, above)
+        best, ceiling = _above(attempt, above, highest_per_s, precision)
+        if ceiling is None:
+            return Found(best, None)
+    return Found(best, ceiling)
+
+
+def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) -> Probe | None:
+    """Return the next lower rate that holds, or None. The steps grow."""
+    step = precision
+    while ceiling.rate_per_s / (1 + step) >= lowest_per_s:
+        probe = attempt(ceiling.rate_per_s / (1 + step))
+        if probe.holds:
+            return probe
+        ceiling, step = probe, 2 * step
+    return None
+
+
+def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) -> tuple[Probe, Probe | None]:
+    """Return the highest rate that holds and the next one that fails. The steps grow."""
+    step = precision
+    while best.rate_per_s < highest_per_s:
+        probe = attempt(min(best.rate_per_s * (1 + step), highest_per_s))
+        if not probe.holds:
+            return best, probe
+        best, step = probe, 2 * step
+    return best, None
+
+
+def _widen(attempt: Try, start_per_s: float, highest_per_s: float) -> tuple[Probe | None, Probe | None]:
+    """Return a rate that holds and one that fails, or None for either."""
+    probe = attempt(min(start_per_s, highest_per_s))
+    if probe.holds:
+        while probe.rate_per_s < highest_per_s:
+            above = attempt(min(probe.rate_per_s * _WIDEN, highest_per_s))
+            if not above.holds:
+                return probe, above
+            probe = above
+        return probe, None
+    while probe.rate_per_s / _WIDEN >= start_per_s * _LOWEST:
+        below = attempt(probe.rate_per_s / _WIDEN)
+        if below.holds:
+            return below, probe
+        probe = below
+    return None, probe
+
+
+def _bisect(attempt: Try, best: Probe, ceiling: Probe, precision: float) -> tuple[Probe, Probe]:
+    while ceiling.rate_per_s > best.rate_per_s * (1 + precision):
+        middle = attempt((best.rate_per_s * ceiling.rate_per_s) ** 0.5)
+        if middle.holds:
+            best = middle
+        else:
+            ceiling = middle
+    return best, ceiling
+
 
 _Try: TypeAlias = tuple[Probe, Watched]
 
@@ -127,3 +298,115 @@ class Searched:
         )
         reason = f"at 99 % confidence; {found.best.reason}"
         return f"Highest rate that holds: {found.best.rate_per_s:,.1f}/s ({reason}). {above.capitalize()}."
+
+
+# Limit for runs of a rate without a clear result, after which the rate fails.
+_RUNS = 4
+# Limit for attempts of a run whose requests were late, which reveals nothing about the server.
+_TAKES = 3
+
+
+class Interrupted(Exception):
+    """Error for a search that the user interrupted."""
+
+
+class GeneratorLimit(Exception):
+    """Error for a rate that the generator could not send as scheduled. The message states the reason."""
+
+
+class NothingAnswered(Exception):
+    """Error for a run in which every request failed. The message names an error."""
+
+
+@dataclass
+class Trials:
+    """Trials of rates. `run` runs a load, `base` is the load without the rate.
+
+    `probes` are the trials so far, each with its last run.
+    """
+
+    run: Callable[[Load], Measured]
+    base: Load
+    objectives: Sequence[Threshold]
+    trust_generator: bool = False
+    on_probe: Callable[[Probe, Measured], None] = lambda probe, measured: None
+    probes: list[tuple[Probe, Measured]] = field(default_factory=list)
+
+    def attempt(self, rate_per_s: float) -> Probe:
+        """Try a rate. Raises Interrupted, GeneratorLimit and NothingAnswered."""
+        load = self._load(rate_per_s)
+        samples = {gate: Sample(0, 0) for gate in self.objectives if gate.percentile is not None}
+        for _ in range(_RUNS):
+            load = replace(load, seed=load.seed + 1)
+            measured = self._measure(load)
+            for gate in samples:
+                samples[gate] += _sample(gate, measured)
+            answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
+            if all(answer is Answer.KEPT for answer, _ in answers):
+                return self._probe(rate_per_s, Outcome.HOLDS, [words for _, words in answers], measured)
+            missed = [words for answer, words in answers if answer is Answer.MISSED]
+            if missed or measured.stopped:
+                return self._probe(rate_per_s, Outcome.FAILS, missed or [words for _, words in answers], measured)
+        return self._probe(rate_per_s, Outcome.FAILS, [words for _, words in answers], measured)
+
+    def _measure(self, load: Load) -> Measured:
+        """Run a load, again if another process disturbed the generator."""
+        for _ in range(_TAKES):
+            measured = self.run(load)
+            if _is_interrupted(measured) or not judge_generator(measured, self.objectives).was_disturbed:
+                break
+        self.check(measured)
+        return measured
+
+    def missed_by(self, measured: Measured) -> list[str]:
+        """Return descriptions of the objectives that a single run shows to be missed."""
+        samples = {gate: _sample(gate, measured) for gate in self.objectives if gate.percentile is not None}
+        answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
+        return [words for answer, words in answers if answer is Answer.MISSED]
+
+    def _load(self, rate_per_s: float) -> Load:
+        percentiles = [gate.percentile for gate in self.objectives if gate.percentile is not None]
+        fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
+        seconds = max(self.base.seconds, 1.1 * fewest / rate_per_s)
+        # Every trial has different arrivals, so that the result does not depend on a single sequence.
+        seed = self.base.seed + 1000 * (len(self.probes) + 1)
+        profile = RateProfile((Segment(seconds, rate_per_s, rate_per_s),))
+        return replace(self.base, seconds=seconds, profile=profile, seed=seed)
+
+    def check(self, measured: Measured) -> None:
+        """Raise the same errors as `attempt` if a run is unusable for the objectives."""
+        if _is_interrupted(measured):
+            raise Interrupted
+        errors = measured.recorder.errors()
+        if errors and measured.total.failures == measured.total.requests:
+            raise NothingAnswered(f"all {counted(measured.total.requests, 'request')} failed: {errors[0].message}")
+        verdict = judge_generator(measured, self.objectives)
+        if verdict.fails(strict=not self.trust_generator):
+            raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
+
+    def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
+        errors = measured.recorder.errors()
+        failed = [f"{measured.total.failures:,} failed, most frequent error: {errors[0].message}"] if errors else []
+        probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
+        # A search may need dozens of trials, each with several megabytes per line.
+        self.probes.append((probe, measured.condensed()))
+        self.on_probe(probe, measured)
+        return probe
+
+
+def _is_interrupted(measured: Measured) -> bool:
+    return measured.stopped == STOPPED_EARLY
+
+
+def _sample(gate: Threshold, measured: Measured) -> Sample:
+    total = measured.total
+    return Sample(total.requests, total.failures + total.histogram.count_above(gate.value * 1000))
+
+
+def _answer(gate: Threshold, measured: Measured, sample: Sample | None) -> tuple[Answer, str]:
+    if sample is not None and gate.percentile is not None:
+        answer, words = judge(sample, gate.percentile)
+        return answer, f"{gate}: {words}"
+    figure = gate.figure(measured)
+    kept = figure is not None and gate.is_true_of(figure)
+    return Answer.KEPT if kept else Answer.MISSED, f"{gate}: {gate.show(figure)}"

@@ -19,20 +19,19 @@ from rich.console import Console
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.golden.answer_check import AnswerChecks
+from tpuserve_loadtests.golden.answers import AnswerChecks
 from tpuserve_loadtests.judgement.exit_codes import EXIT_USAGE
 from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.locustfiles.options import add_options, explicit_names, suite_options
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Recorder
-from tpuserve_loadtests.measurement.tally import Tally
+from tpuserve_loadtests.measurement.recorder import Recorder, Tally
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.requests.protocols import TITLES, Port
 from tpuserve_loadtests.requests.workload import Turns
-from tpuserve_loadtests.traffic.engine import Target
 from tpuserve_loadtests.traffic.senders import Connections, Sender
+from tpuserve_loadtests.traffic.target import Target
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT
 
 

@@ -6,10 +6,23 @@ from functools import cached_property
 from typing import Final
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.measurement.recorder import Recorder, Window
-from tpuserve_loadtests.measurement.tally import Summary, Tally
-from tpuserve_loadtests.statistics.bootstrap import Block
-from tpuserve_loadtests.statistics.stability import is_stable
+from tpuserve_loadtests.measurement.recorder import Recorder, Summary, Tally, Window
+from tpuserve_loadtests.statistics.comparison import Block
+
+WINDOWS = 3
+TOLERANCE = 0.10
+
+
+def is_stable(values: Sequence[float | None], windows: int = WINDOWS, tolerance: float = TOLERANCE) -> bool | None:
+    """Return whether the largest of the last `windows` values exceeds the smallest by at most `tolerance` of it.
+
+    Returns None for fewer values, or if any of them is None.
+    """
+    last = [value for value in values[-windows:] if value is not None]
+    if len(last) < windows:
+        return None
+    return max(last) <= min(last) * (1 + tolerance)
+
 
 # The stability check compares fifths of a run, because windows of a few requests differ by chance.
 _PARTS = 5
@@ -115,3 +128,132 @@ def together(runs: Sequence[Measured]) -> Measured:
     cores = tuple(max(used) for used in zip(*(measured.cores for measured in runs), strict=True))
     span_s = sum(measured.span_s for measured in runs)
     return Measured(first.load, recorder, span_s, cores, started_at=first.started_at).condensed()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A window of a run. `start_s` counts from the start of the measured time.
+
+    Latencies are milliseconds of requests that were due in the window, or None without a successful response. The rate
+    counts the responses that arrived in the window, regardless of when they were due.
+    """
+
+    start_s: float
+    seconds: float
+    requests: int
+    failures: int
+    rate_per_s: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    p99_9_ms: float | None
+    max_ms: float | None
+
+
+def timeline(measured: Measured, line: str | None = None) -> list[Stretch]:
+    """Return the windows of one line of the table, or of all lines. The last one is shorter if the run was stopped."""
+    recorder = measured.recorder
+    found = []
+    for number, window in enumerate(recorder.windows):
+        start_s = number * recorder.window_s
+        seconds = min(recorder.window_s, measured.span_s - start_s)
+        if seconds <= 1e-6 * recorder.window_s:
+            break
+        completed = window.completed.total() if line is None else window.completed[line]
+        tallies = [tally for name, tally in window.tallies.items() if line in (None, name)]
+        found.append(_stretch(start_s, seconds, completed, tallies))
+    return found
+
+
+def _stretch(start_s: float, seconds: float, completed: int, tallies: list[Tally]) -> Stretch:
+    merged = Tally()
+    for tally in tallies:
+        merged.add(tally)
+    figures = merged.summary("", completed / seconds)
+    return Stretch(
+        start_s,
+        seconds,
+        merged.requests,
+        merged.failures,
+        figures.rate_per_s,
+        figures.p50_ms,
+        figures.p90_ms,
+        figures.p95_ms,
+        figures.p99_ms,
+        figures.p99_9_ms,
+        figures.max_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The figures of one segment.
+
+    `at_s` is its middle, in seconds from the start of the first segment. Latencies are None without a successful
+    response. `memory_bytes` is the server's memory at the segment's end, or None if the server does not report it.
+    """
+
+    at_s: float
+    seconds: float
+    requests: int
+    failures: int
+    rate_per_s: float
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    p99_9_ms: float | None
+    max_ms: float | None
+    memory_bytes: float | None
+
+    @property
+    def error_rate(self) -> float:
+        """The share of requests that failed, 0 without requests."""
+        return self.failures / self.requests if self.requests else 0.0
+
+
+class Segments:
+    """Collector of finished segments, which keeps only a few figures of each."""
+
+    def __init__(self) -> None:
+        self.done: list[Segment] = []
+        self.total: Measured | None = None
+        self._cores_s: tuple[float, ...] = ()
+
+    def add(self, measured: Measured, memory_bytes: float | None) -> Segment:
+        """Add the next segment.
+
+        A stopped segment counts only in the total, because its figures cover fewer requests.
+        """
+        start_s = self.total.span_s if self.total else 0.0
+        line = measured.total.summary("total", measured.rate_per_s)
+        segment = Segment(
+            at_s=start_s + measured.span_s / 2,
+            seconds=measured.span_s,
+            requests=line.requests,
+            failures=line.failures,
+            rate_per_s=line.rate_per_s,
+            p50_ms=line.p50_ms,
+            p95_ms=line.p95_ms,
+            p99_ms=line.p99_ms,
+            p99_9_ms=line.p99_9_ms,
+            max_ms=line.max_ms,
+            memory_bytes=memory_bytes,
+        )
+        if not measured.stopped:
+            self.done.append(segment)
+        self._merge(measured)
+        return segment
+
+    def _merge(self, measured: Measured) -> None:
+        used_s = tuple(cores * measured.span_s for cores in measured.cores)
+        if self.total is None:
+            self._cores_s = used_s
+            self.total = measured
+            return
+        self._cores_s = tuple(map(sum, zip(self._cores_s, used_s, strict=True)))
+        # This merges windows by their number within a segment. The total is right, but it has no timeline.
+        self.total.recorder.add(measured.recorder)
+        span_s = self.total.span_s + measured.span_s
+        cores = tuple(each / span_s for each in self._cores_s) if span_s else measured.cores
+        self.total = replace(self.total, span_s=span_s, cores=cores, stopped=measured.stopped, lost=measured.lost)

@@ -1,11 +1,88 @@
 """Energy of this machine during loads, which includes the server, the load generator and all other processes."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
 
-from tpuserve_loadtests.monitoring.rapl import Counters, NoCounters
+import gevent
+from gevent.event import Event
+
+from tpuserve_loadtests.arrivals.load import Load
+
+ROOT: Final = "/sys/class/powercap"
+PACKAGE: Final = "package"
+DRAM: Final = "dram"
+# Other zones are parts of a package (core, uncore), or include the packages (psys).
+_KINDS: Final = (PACKAGE, DRAM)
+_ABSENT: Final = "this machine has no RAPL counters"
+_MICRO: Final = 1e-6
+
+
+class NoCounters(Exception):
+    """Error for counters that are missing or unreadable. The message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Zone:
+    """A counter in microjoules, which restarts at 0 after `range_uj`."""
+
+    kind: str
+    folder: Path
+    range_uj: int
+
+    def read_uj(self) -> int:
+        return _number(self.folder / "energy_uj")
+
+
+class Counters:
+    """The counters of all packages, and of their memory if it has counters."""
+
+    def __init__(self, root: Path) -> None:
+        """Find the counters under `root`, which is ROOT or a directory with the same files. Raises NoCounters."""
+        found = [_zone(folder) for folder in sorted(root.glob("intel-rapl:*"))]
+        self._zones = [zone for zone in found if zone is not None]
+        if all(zone.kind != PACKAGE for zone in self._zones):
+            raise NoCounters(_ABSENT)
+        self.read_uj()
+
+    def read_uj(self) -> tuple[int, ...]:
+        """Read all counters, in microjoules. Raises NoCounters."""
+        return tuple(zone.read_uj() for zone in self._zones)
+
+    def joules(self, earlier_uj: Sequence[int], later_uj: Sequence[int]) -> Mapping[str, float]:
+        """Return the energy between two readings by kind. A counter may restart once between them."""
+        found: dict[str, float] = {}
+        for zone, earlier, later in zip(self._zones, earlier_uj, later_uj, strict=True):
+            restarted = zone.range_uj if later < earlier else 0
+            found[zone.kind] = found.get(zone.kind, 0.0) + (later + restarted - earlier) * _MICRO
+        return found
+
+
+def _zone(folder: Path) -> _Zone | None:
+    """Return the counter in a folder, or None for a kind that other counters include."""
+    name = _text(folder / "name")
+    kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
+    return None if kind is None else _Zone(kind, folder, _number(folder / "max_energy_range_uj"))
+
+
+def _number(path: Path) -> int:
+    text = _text(path)
+    if not text.isdecimal():
+        raise NoCounters(f"the RAPL counter {path} has no number: {text[:20]!r}")
+    return int(text)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except PermissionError:
+        raise NoCounters(f"this user may not read the RAPL counter {path}, which needs root by default") from None
+    except OSError as error:
+        raise NoCounters(f"the RAPL counter {path} is unreadable: {error.strerror}") from None
+
 
 _TOO_SHORT = "the load ended before its measured time"
 
@@ -88,3 +165,55 @@ def join_energies(found: Sequence[EnergyFound]) -> EnergyFound:
     kinds = dict.fromkeys(kind for one in known for kind in one.joules)
     joules = {kind: sum(one.joules.get(kind, 0.0) for one in known) for kind in kinds}
     return Energy(sum(one.seconds for one in known), joules)
+
+
+# The smallest counters restart after 65 kJ, which 1 kW takes 65 s to use.
+_INTERVAL_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class Metered:
+    """The energy of a load, complete after its end."""
+
+    energy: EnergyFound = None
+
+
+class EnergyWatch:
+    """Reader of the counters. Without a `root` of counters, it measures nothing."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._counters: Counters | None = None
+        self._unmeasured: Unmeasured | None = None
+        try:
+            self._counters = None if root is None else Counters(root)
+        except NoCounters as error:
+            self._unmeasured = Unmeasured(str(error))
+
+    @contextmanager
+    def during(self, load: Load) -> Iterator[Metered]:
+        """Measure while the block runs the load, from the end of its warm-up to the end of the block."""
+        metered = Metered(self._unmeasured)
+        if self._counters is None:
+            yield metered
+            return
+        meter, over = Meter(self._counters), Event()
+        if not load.warm_up_s:
+            meter.read()
+        reader = gevent.spawn(_keep_reading, meter, time.perf_counter() + load.warm_up_s, over)
+        try:
+            yield metered
+        finally:
+            over.set()
+            reader.join()
+            # A load that ends in its warm-up has no measured time.
+            if meter.has_begun:
+                meter.read()
+            metered.energy = meter.total()
+
+
+def _keep_reading(meter: Meter, zero_s: float, over: Event) -> None:
+    """Read at the start of the measured time, `zero_s`, and then periodically."""
+    wait_s = max(zero_s - time.perf_counter(), 0.0)
+    while not over.wait(wait_s):
+        meter.read()
+        wait_s = _INTERVAL_S

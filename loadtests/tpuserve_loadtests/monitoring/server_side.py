@@ -6,9 +6,17 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
-from tpuserve_loadtests.monitoring.dialect import Figures, Served, memory_bytes, read_figures, start_time_s
 from tpuserve_loadtests.monitoring.energy import EnergyFound
-from tpuserve_loadtests.monitoring.page import Buckets, NoPage, Page
+from tpuserve_loadtests.monitoring.metrics_page import (
+    Buckets,
+    Figures,
+    NoPage,
+    Page,
+    Served,
+    memory_bytes,
+    read_figures,
+    start_time_s,
+)
 from tpuserve_loadtests.monitoring.process_use import ProcessUse
 
 

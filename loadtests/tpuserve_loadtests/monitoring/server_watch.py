@@ -19,9 +19,8 @@ from gevent.event import Event
 
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.monitoring.dialect import Served, memory_bytes
-from tpuserve_loadtests.monitoring.energy_watch import EnergyWatch
-from tpuserve_loadtests.monitoring.page import NoPage, Page
+from tpuserve_loadtests.monitoring.energy import EnergyWatch
+from tpuserve_loadtests.monitoring.metrics_page import NoPage, Page, Served, memory_bytes
 from tpuserve_loadtests.monitoring.process_use import ProcessTree, Sample, read_use
 from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 

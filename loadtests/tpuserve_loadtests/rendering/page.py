@@ -1,12 +1,28 @@
 """HTML pages of reports: the sections of a Page in the document that all reports share."""
 
 import importlib.resources
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
-from tpuserve_loadtests.rendering.report import Page
-from tpuserve_loadtests.rendering.sections import show_headline, show_notice, show_section, show_settings, show_tiles
+from tpuserve_loadtests.rendering.drawing import draw_chart, draw_intervals
+from tpuserve_loadtests.rendering.report import (
+    Chart,
+    Charts,
+    Group,
+    Headline,
+    Notice,
+    Page,
+    Remark,
+    Row,
+    Section,
+    Share,
+    Shares,
+    Table,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import percent
 
 
 def render_page(page: Page, written_at: datetime | None = None) -> str:
@@ -26,3 +42,130 @@ def render_page(page: Page, written_at: datetime | None = None) -> str:
 
 def _read(name: str) -> Markup:
     return Markup(importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+def show_notice(notice: Notice) -> Markup:
+    """Render a notice above the page's content, so that readers do not misinterpret a figure."""
+    content = element("p", notice.meaning, class_="quiet")
+    return element("section", element("strong", notice.words), content, class_="disclaimer")
+
+
+def show_headline(headline: Headline) -> Markup:
+    """Render the verdict at the top of the page."""
+    words = element("strong", headline.words)
+    return element("section", words, *_reasons(headline), class_=f"verdict {headline.kind}")
+
+
+def show_tiles(tiles: Sequence[Tile]) -> Markup:
+    """Render the tiles next to each other."""
+    shown = [
+        element(
+            "div",
+            element("span", tile.name, class_="name"),
+            element("b", tile.figure),
+            element("span", tile.note, class_="quiet"),
+        )
+        for tile in tiles
+    ]
+    return element("section", *shown, class_="tiles", aria_label="Summary")
+
+
+def show_section(section: Section) -> Markup:
+    """Render a section of any kind; an empty text if the section is empty."""
+    match section:
+        case Table():
+            return _show_table(section)
+        case Charts():
+            return _show_charts(section)
+        case Shares():
+            return _show_shares(section)
+        case Remark():
+            return _show_remark(section)
+        case Group():
+            return _show_group(section)
+        case None:
+            return Markup()
+
+
+def show_settings(settings: Mapping[str, str]) -> Markup:
+    """Render names and values, without empty values."""
+    pairs = [part for name, value in settings.items() if value for part in (element("dt", name), element("dd", value))]
+    return element("section", element("h2", "Settings"), element("dl", *pairs))
+
+
+def _reasons(headline: Headline) -> list[Markup]:
+    """Render the cause, and the other reasons as a list."""
+    cause, others = headline.reasons[:1], headline.reasons[1:]
+    listed = [element("ul", *(element("li", reason) for reason in others))] if others else []
+    return [*(element("p", reason, class_="cause") for reason in cause), *listed]
+
+
+def _intro(text: str) -> Markup:
+    return element("p", text, class_="quiet") if text else Markup()
+
+
+def _show_group(group: Group) -> Markup:
+    headline = group.headline
+    content = element("p", headline.words, class_=f"{headline.kind}-text")
+    title = element("h2", group.title, id=group.anchor)
+    head = element("section", title, content, *_reasons(headline), class_=f"part {headline.kind}")
+    shown = [section for section in map(show_section, group.sections) if section]
+    return element("div", head, *shown, role="group", aria_labelledby=group.anchor)
+
+
+def _show_charts(charts: Charts) -> Markup:
+    drawn = [draw_chart(each) if isinstance(each, Chart) else draw_intervals(each) for each in charts.charts if each]
+    if not drawn:
+        return Markup()
+    figures = element("div", *drawn, class_="charts")
+    return element("section", element("h2", charts.title), _intro(charts.intro), figures)
+
+
+def _show_shares(shares: Shares) -> Markup:
+    bars = [_bar(share) for share in shares.shares]
+    facts = [element("li", fact) for fact in shares.facts]
+    content = [
+        element("table", element("tbody", *bars), class_="shares") if bars else Markup(),
+        element("ul", *facts, class_="facts") if facts else Markup(),
+    ]
+    return element("section", element("h2", shares.title), *content)
+
+
+def _bar(share: Share) -> Markup:
+    bar = element("span", class_="share", style=f"width:{100 * share.share:.1f}%")
+    name = element("th", share.name, bar, scope="row")
+    return element("tr", name, element("td", share.size), element("td", percent(round(share.share, 2))))
+
+
+def _show_remark(remark: Remark) -> Markup:
+    if not remark.lines:
+        return Markup()
+    if not remark.title:
+        return element("section", *(element("p", line) for line in remark.lines), class_="quiet")
+    lines = (element("p", line, class_="quiet") for line in remark.lines)
+    return element("section", element("h2", remark.title), *lines)
+
+
+def _show_table(table: Table) -> Markup:
+    """Render a table. On a phone, the page stacks the cells of a table of `words`."""
+    if not table.rows:
+        return Markup()
+    headings = table.headings
+    head = element("tr", *(element("th", heading, scope="col") for heading in headings))
+    kind = ("numbers pair" if len(headings) == 3 else "numbers") + (" words" if table.words else "")
+    body = element("tbody", *(_row(row, headings) for row in table.rows))
+    shown = element("div", element("table", element("thead", head), body, class_=kind), class_="scrolls")
+    return element("section", element("h2", table.title), _intro(table.intro), shown)
+
+
+def _row(row: Row, headings: Sequence[str]) -> Markup:
+    kinds = [""] * len(row.cells)
+    if row.good is not None:
+        kinds[-1] = "good-text" if row.good else "bad-text"
+    cells = [
+        element("td", cell, data_what=what, class_=kind or None)
+        for cell, what, kind in zip(row.cells, headings[1:], kinds, strict=True)
+    ]
+    note = [element("span", row.note, class_="note")] if row.note else []
+    name = element("a", row.name, href=f"#{row.anchor}") if row.anchor else row.name
+    return element("tr", element("th", name, *note, scope="row"), *cells, class_="whole" if row.is_total else None)

@@ -1,11 +1,264 @@
 """The report of a command, with one type for all commands and renderers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.parts import Headline, Notice, Printed, Section, Tile
+from tpuserve_loadtests.rendering.scales import Linear, Scale, three_digits
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis. `title` names the quantity and its unit."""
+
+    title: str
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve of points from left to right. A y of None is a gap. With `dots`, each point has a mark."""
+
+    name: str
+    points: Sequence[tuple[float, float | None]]
+    style: int = 0
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A single mark: filled if `good`, hollow and red otherwise."""
+
+    x: float
+    y: float
+    good: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar from `start` to `end` on the x axis, and from `floor` to `y`."""
+
+    start: float
+    end: float
+    y: float
+    style: int = 0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text next to a point, omitted if it would overlap another label."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A dashed line across the chart with a name at its end, horizontal at `y` or vertical at `x`."""
+
+    text: str
+    y: float | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A tooltip for the area around `x`. Line breaks separate its lines."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The chart's numbers as a table."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A legend entry: the name of bars of a `style`, or of dots that are `good` or not."""
+
+    name: str
+    style: int | None = None
+    good: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart. `label` describes it in a sentence for screen readers. `keys` are further legend entries."""
+
+    title: str
+    label: str
+    x: Axis
+    y: Axis
+    numbers: Numbers
+    curves: Sequence[Curve] = ()
+    dots: Sequence[Dot] = ()
+    bars: Sequence[Bar] = ()
+    labels: Sequence[Label] = ()
+    rules: Sequence[Rule] = ()
+    columns: Sequence[Column] = ()
+    keys: Sequence[Key] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio and the ends of its interval; `kind` names its colour."""
+
+    name: str
+    ratio: float
+    low: float
+    high: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Ratios with their intervals, a row each. Ratios within `band` of 1 count as the same; `legend` explains this."""
+
+    title: str
+    label: str
+    axis: str
+    legend: str
+    band: float
+    rows: Sequence[Interval]
+
+
+# "plan" stands for a dry run.
+Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict of a report in a few words, with its reasons. The first reason is the cause."""
+
+    kind: Kind
+    words: str
+    reasons: Sequence[str] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, then its cause, in one sentence."""
+        if not self.reasons:
+            return f"{self.words}."
+        joint = "; " if ": " in self.words else ": "
+        return f"{self.words}{joint}{self.reasons[0].rstrip('.')}."
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice that readers need before any figure."""
+
+    words: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure in large type."""
+
+    name: str
+    figure: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table. `is_total` marks the total of the other rows.
+
+    `good` colours the last cell. `note` is text below the name. `anchor` is the section that the name links to.
+    """
+
+    name: str
+    cells: Sequence[str]
+    is_total: bool = False
+    good: bool | None = None
+    note: str = ""
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of numbers, or of `words`, which a page may stack. Renderers omit a table without rows.
+
+    On terminals, `names` aligns the first column or lets it fold. With "fitting" margins, narrow terminals first omit
+    the margins, and then the columns in `spare`.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Row]
+    intro: str = ""
+    words: bool = False
+    names: Literal["fold", "left", "right"] = "fold"
+    spare: Collection[str] = ()
+    margins: Literal["always", "fitting"] = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """A section of charts next to each other. Renderers omit it without charts."""
+
+    title: str
+    charts: Sequence[Chart | Intervals | None]
+    intro: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole; `size` is its absolute size as text."""
+
+    name: str
+    share: float
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of a whole as bars, with facts as a list below them."""
+
+    title: str
+    shares: Sequence[Share]
+    facts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Lines outside of the verdict. Renderers omit a remark without lines."""
+
+    lines: Sequence[str]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Related sections below a common headline. `anchor` is the target of links to the group."""
+
+    title: str
+    headline: Headline
+    sections: "Sequence[Section]"
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One or more lines on a terminal. With `folds`, long lines break at the terminal's width."""
+
+    text: str
+    folds: bool = False
+
+
+# A part of a page. None if there is nothing to show.
+Section: TypeAlias = Table | Charts | Shares | Remark | Group | None
+# A part of the output on a terminal.
+Printed: TypeAlias = Table | Text
+
 
 # A row of machine-readable cells, by heading.
 Cells: TypeAlias = Mapping[str, Any]
@@ -66,3 +319,27 @@ class Report:
     runs: Mapping[str, Measured] = field(default_factory=dict)
     in_windows: bool = True
     statement: str = ""
+
+
+# Units, with their seconds and the shortest axis in seconds for which they apply.
+_UNITS: Final = (("s", 1.0, 0.0), ("min", 60.0, 300.0), ("h", 3600.0, 4 * 3600.0))
+
+
+class TimeAxis:
+    """An axis from 0 to a number of seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._unit, self._size, _ = [unit for unit in _UNITS if seconds >= unit[2]][-1]
+        self.axis = Axis(f"time, {self._unit}", Linear(0.0, seconds / self._size))
+
+    def of(self, seconds: float) -> float:
+        """Convert seconds to the axis unit."""
+        return seconds / self._size
+
+    def middle(self, start_s: float, seconds: float) -> float:
+        """Return the middle of a period in the axis unit."""
+        return self.of(start_s + seconds / 2)
+
+    def period(self, start_s: float, seconds: float) -> str:
+        """Describe a period in words."""
+        return f"{three_digits(self.of(start_s))} to {three_digits(self.of(start_s + seconds))} {self._unit}"

@@ -17,20 +17,42 @@ from tpuserve_loadtests.judgement.comparison import (
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
-from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import Document, Page, Report
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale
-from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent
-from tpuserve_loadtests.reports.errors import errors_table, most_frequent
-from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
-from tpuserve_loadtests.reports.origin import describe_load, describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.rows import run_row
-from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
+from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.rendering.report import (
+    Axis,
+    Chart,
+    Charts,
+    Column,
+    Curve,
+    Document,
+    Headline,
+    Interval,
+    Intervals,
+    Numbers,
+    Page,
+    Printed,
+    Report,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
+from tpuserve_loadtests.reports.figures import (
+    LATENCIES,
+    SPARE_LATENCIES,
+    describe_load,
+    describe_origin,
+    errors_table,
+    exact_cells,
+    latency_cells,
+    most_frequent,
+    run_row,
+)
+from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart
+from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.reports.server_section import printed_servers, servers_table
 from tpuserve_loadtests.reports.spending_section import (
     measured_spending_lines,
     printed_spendings,

@@ -6,41 +6,46 @@ from typing import Final
 
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
-from tpuserve_loadtests.judgement.mlperf import LEAST_DURATION_S, Constraint, Result, Scenario, estimate_ns
-from tpuserve_loadtests.judgement.mlperf_outcome import MlperfOutcome
+from tpuserve_loadtests.judgement.mlperf import (
+    LEAST_DURATION_S,
+    Constraint,
+    MlperfOutcome,
+    Result,
+    Scenario,
+    estimate_ns,
+)
 from tpuserve_loadtests.judgement.search import Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.timeline import timeline
-from tpuserve_loadtests.rendering.parts import (
+from tpuserve_loadtests.measurement.measured import Measured, timeline
+from tpuserve_loadtests.rendering.report import (
+    GENERATOR,
+    Case,
     Charts,
+    Document,
     Headline,
     Notice,
+    Page,
     Printed,
     Remark,
+    Report,
     Row,
     Section,
     Table,
     Text,
     Tile,
 )
-from tpuserve_loadtests.rendering.report import GENERATOR, Case, Document, Page, Report
-from tpuserve_loadtests.rendering.units import milliseconds, per_second, seconds
-from tpuserve_loadtests.reports.errors import errors_table
-from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.origin import describe_load, describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.rendering.scales import milliseconds, per_second, seconds
+from tpuserve_loadtests.reports.figures import describe_load, describe_origin, errors_table
+from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart, timeline_section
+from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.search import limits, printed_search, search_document, search_headline, tries_sections
-from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline
-from tpuserve_loadtests.reports.servers_section import servers_table
+from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline, servers_table
 from tpuserve_loadtests.reports.spending_section import (
     printed_spending,
     spending_section,
     spending_tiles,
     with_spending,
 )
-from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 _KIND: Final = "loadtest mlperf"
 DISCLAIMER: Final = "Result by MLPerf Inference's rules. Not a submission, and not verified by MLCommons Association."

@@ -5,21 +5,39 @@ from dataclasses import asdict
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
-from tpuserve_loadtests.judgement.repetition import MEDIAN, RepetitionOutcome, describe_interval
-from tpuserve_loadtests.judgement.settling import FIGURES, value_of
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
-from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import Document, Page, Report
-from tpuserve_loadtests.rendering.scales import Linear
-from tpuserve_loadtests.rendering.units import milliseconds, per_second
-from tpuserve_loadtests.reports.errors import errors_table, printed_errors
-from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
-from tpuserve_loadtests.reports.origin import describe_load, describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.rows import run_row
-from tpuserve_loadtests.reports.run import run_document
-from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.judgement.repetition import FIGURES, MEDIAN, RepetitionOutcome, describe_interval, value_of
+from tpuserve_loadtests.rendering.report import (
+    Axis,
+    Chart,
+    Charts,
+    Column,
+    Curve,
+    Document,
+    Headline,
+    Numbers,
+    Page,
+    Printed,
+    Report,
+    Row,
+    Rule,
+    Table,
+    Text,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second
+from tpuserve_loadtests.reports.figures import (
+    LATENCIES,
+    SPARE_LATENCIES,
+    describe_load,
+    describe_origin,
+    errors_table,
+    exact_cells,
+    latency_cells,
+    printed_errors,
+    run_row,
+)
+from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart
+from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
 from tpuserve_loadtests.reports.server_section import printed_server, server_section
 from tpuserve_loadtests.reports.spending_section import (
     printed_spending,

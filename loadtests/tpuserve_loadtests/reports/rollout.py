@@ -11,15 +11,25 @@ from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.soak import SoakOutcome
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.parts import Group, Headline, Kind, Row, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import Case, Document, Page, Report
-from tpuserve_loadtests.rendering.units import seconds
+from tpuserve_loadtests.rendering.report import (
+    Case,
+    Document,
+    Group,
+    Headline,
+    Kind,
+    Page,
+    Report,
+    Row,
+    Table,
+    Text,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports.compare import compare_headline, compare_sections
-from tpuserve_loadtests.reports.errors import errors_table
+from tpuserve_loadtests.reports.figures import errors_table
 from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
-from tpuserve_loadtests.rollout.outcome import RolloutOutcome
 from tpuserve_loadtests.rollout.parity import Parity
-from tpuserve_loadtests.rollout.procedure import Outcome, Step, StepState
+from tpuserve_loadtests.rollout.procedure import Outcome, RolloutOutcome, Step, StepState
 
 _MARKS: Final = {
     StepState.PASSED: "✓ passed",

@@ -5,20 +5,35 @@ from dataclasses import asdict, replace
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.search import Searched
-from tpuserve_loadtests.judgement.searching import Probe
+from tpuserve_loadtests.judgement.search import Probe, Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
-from tpuserve_loadtests.rendering.parts import Charts, Headline, Kind, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import GENERATOR, Case, Document, Page, Report
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale
-from tpuserve_loadtests.rendering.units import three_digits
-from tpuserve_loadtests.reports.errors import errors_table
-from tpuserve_loadtests.reports.latencies import LATENCIES, latency_cells
-from tpuserve_loadtests.reports.origin import describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.rows import run_row
-from tpuserve_loadtests.reports.servers_section import printed_servers, servers_table
+from tpuserve_loadtests.rendering.report import (
+    GENERATOR,
+    Axis,
+    Case,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Dot,
+    Headline,
+    Key,
+    Kind,
+    Numbers,
+    Page,
+    Printed,
+    Report,
+    Row,
+    Rule,
+    Section,
+    Table,
+    Text,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale, three_digits
+from tpuserve_loadtests.reports.figures import LATENCIES, describe_origin, errors_table, latency_cells, run_row
+from tpuserve_loadtests.reports.latency_charts import percentile_chart
+from tpuserve_loadtests.reports.server_section import printed_servers, servers_table
 from tpuserve_loadtests.reports.spending_section import (
     printed_spending,
     spending_cells,

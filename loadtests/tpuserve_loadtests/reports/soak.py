@@ -5,33 +5,58 @@ from dataclasses import asdict
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.drift import CONFIDENCE, Course, Drift
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.run import FROM_DUE
-from tpuserve_loadtests.judgement.soak import SoakOutcome, drift_cells, shown_hours, verdict_cause, verdict_line
-from tpuserve_loadtests.measurement.segments import Segment
-from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.measurement.timeline import Stretch
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers
-from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Section, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import Cells, Document, Page, Report
-from tpuserve_loadtests.rendering.scales import Linear
-from tpuserve_loadtests.rendering.time_axis import TimeAxis
-from tpuserve_loadtests.rendering.units import MIB, milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
-from tpuserve_loadtests.reports.histogram_chart import histogram_chart
-from tpuserve_loadtests.reports.latencies import LATENCIES, exact_cells
-from tpuserve_loadtests.reports.origin import describe_load, describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.run import run_document
-from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
+from tpuserve_loadtests.judgement.soak import (
+    CONFIDENCE,
+    Course,
+    Drift,
+    SoakOutcome,
+    drift_cells,
+    shown_hours,
+    verdict_cause,
+    verdict_line,
+)
+from tpuserve_loadtests.measurement.measured import Segment, Stretch
+from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.rendering.report import (
+    Axis,
+    Cells,
+    Chart,
+    Charts,
+    Column,
+    Curve,
+    Document,
+    Headline,
+    Numbers,
+    Page,
+    Printed,
+    Report,
+    Row,
+    Section,
+    Table,
+    Text,
+    Tile,
+    TimeAxis,
+)
+from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, percent, seconds
+from tpuserve_loadtests.reports.figures import (
+    LATENCIES,
+    describe_load,
+    describe_origin,
+    errors_table,
+    exact_cells,
+    most_frequent,
+    printed_errors,
+)
+from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart, timeline_section
+from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
 from tpuserve_loadtests.reports.spending_section import (
     printed_spending,
     spending_section,
     spending_tiles,
     with_spending,
 )
-from tpuserve_loadtests.reports.timeline_section import timeline_section
 
 # Courses that the report marks as good or bad.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}

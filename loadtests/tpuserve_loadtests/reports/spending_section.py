@@ -6,8 +6,8 @@ from typing import Any, Final, TypeAlias
 
 from tpuserve_loadtests.judgement.spending import NO_COST, Spending
 from tpuserve_loadtests.monitoring.energy import Energy, Unmeasured
-from tpuserve_loadtests.rendering.parts import Printed, Remark, Row, Table, Text, Tile
-from tpuserve_loadtests.rendering.units import three_digits, three_significant
+from tpuserve_loadtests.rendering.report import Printed, Remark, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.scales import three_digits, three_significant
 
 # Loads by name, in order.
 Spendings: TypeAlias = Sequence[tuple[str, Spending]]

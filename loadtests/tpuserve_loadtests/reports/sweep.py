@@ -9,23 +9,43 @@ from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.run import FROM_DUE, RunOutcome
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
-from tpuserve_loadtests.measurement.tally import Summary
-from tpuserve_loadtests.monitoring.latency_parts import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE
-from tpuserve_loadtests.monitoring.server_columns import part_ms
-from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule
-from tpuserve_loadtests.rendering.parts import Charts, Headline, Printed, Row, Table, Text, Tile
-from tpuserve_loadtests.rendering.report import Case, Page, Report
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale
-from tpuserve_loadtests.rendering.units import milliseconds, per_second, percent, three_digits
-from tpuserve_loadtests.reports.errors import errors_table, most_frequent, printed_errors
-from tpuserve_loadtests.reports.latencies import LATENCIES, SPARE_LATENCIES, exact_cells, latency_cells
-from tpuserve_loadtests.reports.origin import describe_load, describe_origin
-from tpuserve_loadtests.reports.percentile_chart import percentile_chart
-from tpuserve_loadtests.reports.rows import run_row
-from tpuserve_loadtests.reports.run import run_document
-from tpuserve_loadtests.reports.run_verdict import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.servers_section import printed_servers, servers_charts, servers_table
+from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.monitoring.watched import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE, Watched, part_ms
+from tpuserve_loadtests.rendering.report import (
+    Axis,
+    Case,
+    Chart,
+    Charts,
+    Column,
+    Curve,
+    Headline,
+    Label,
+    Numbers,
+    Page,
+    Printed,
+    Report,
+    Row,
+    Rule,
+    Table,
+    Text,
+    Tile,
+)
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent, three_digits
+from tpuserve_loadtests.reports.figures import (
+    LATENCIES,
+    SPARE_LATENCIES,
+    describe_load,
+    describe_origin,
+    errors_table,
+    exact_cells,
+    latency_cells,
+    most_frequent,
+    printed_errors,
+    run_row,
+)
+from tpuserve_loadtests.reports.latency_charts import percentile_chart
+from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
+from tpuserve_loadtests.reports.server_section import printed_servers, servers_charts, servers_table
 from tpuserve_loadtests.reports.spending_section import (
     printed_spendings,
     spending_cells,

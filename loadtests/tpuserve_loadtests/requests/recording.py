@@ -15,13 +15,19 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from tpuserve_client import dtypes, tensor
-from tpuserve_client.dtypes import STRING, Array, DType
+from tpuserve_client.dtypes import STRING, Array, DType, describe
+from tpuserve_client.exchange import Exchange, PredictCall
+from tpuserve_client.grpc_wire import GrpcWire
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.counted import counted
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
 from tpuserve_formats.varint import read_varint
+from tpuserve_loadtests.requests.arrays import BadInput, has_rows
+from tpuserve_loadtests.requests.protocols import Protocol
+from tpuserve_loadtests.requests.wires import predict_exchange
 
 # PredictionLogs (tensorflow_serving/apis/prediction_log.proto) in binary form, with request and response.
 #
@@ -309,3 +315,141 @@ def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
             raise CutShort
         if line.strip():
             yield line
+
+
+# Path within a SavedModel (saved_model_warmup_util.h of TensorFlow Serving).
+WARMUP_FILE: Final = Path("assets.extra/tf_serving_warmup_requests")
+
+
+def read_golden_version(version: Path) -> Recording:
+    """Return the requests with responses. The directory determines their model, whatever name they contain.
+
+    Raises BadRecording with a remedy.
+    """
+    path = version / WARMUP_FILE
+    if not path.is_file():
+        raise BadRecording(f"{version} contains no recorded requests ({WARMUP_FILE}). {_instead(version)}")
+    recording = Recording.read([path], with_answers=True)
+    with_response = tuple(replace(logged, model="") for logged in recording.logged if logged.answer)
+    if not with_response:
+        raise BadRecording(
+            f"{version}: The {len(recording.logged)} recorded requests have no responses. Record responses of the "
+            f"server before the load, with --golden record --recorded {path} --users 32"
+        )
+    skipped = len(recording.logged) - len(with_response)
+    without = (f"{version}: skipped {counted(skipped, 'recorded request')} without a response",) if skipped else ()
+    return Recording(str(version), with_response, (*recording.notes, *without))
+
+
+def _instead(folder: Path) -> str:
+    versions = sorted((each.name for each in folder.iterdir() if each.name.isdigit()), key=int)
+    if versions:
+        return f"Set one of its versions, such as {folder / versions[-1]}."
+    return "Set a version directory with recorded requests, such as /models/digits/8, or --golden record."
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A merged timeline. `instants` count seconds from the first request, and `order` holds the line of each request.
+
+    `notes` describe samples.
+    """
+
+    instants: tuple[float, ...]
+    order: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+def merged_timeline(recordings: Sequence[tuple[Recording, int]], speed: float = 1.0) -> Timeline:
+    """Merge recordings, `speed` times as fast as recorded. Each comes with the number of lines that share its requests.
+
+    Raises BadRecording if times are missing, or for a single request.
+    """
+    arrivals: list[tuple[float, int]] = []
+    first_line = 0
+    for recording, lines in recordings:
+        instants = recording.instants()
+        if instants is None:
+            raise BadRecording(f"{recording.title} has no request times. Set the load with --rate or --users.")
+        arrivals += [(instant, first_line + number % lines) for number, instant in enumerate(instants)]
+        first_line += lines
+    arrivals.sort()
+    if len(arrivals) < 2:
+        raise BadRecording(f"{recordings[0][0].title} has only one request. Set the load with --rate or --users.")
+    start_s = arrivals[0][0]
+    return Timeline(
+        tuple((instant - start_s) / speed for instant, _ in arrivals),
+        tuple(line for _, line in arrivals),
+        tuple(_sample_note(recording, speed) for recording, _ in recordings if recording.sampled < 1),
+    )
+
+
+def _sample_note(recording: Recording, speed: float) -> str:
+    sampled = recording.sampled
+    return (
+        f"{recording.title} is a sample of {100 * sampled:.3g} %: with --speed {speed:g}, requests arrive at "
+        f"{sampled * speed:.3g} of the real rate (--speed {1 / sampled:.3g} restores the real rate)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A recorded request with `inputs` as in Logged. `golden` is the recorded response, if any."""
+
+    inputs: bytes
+    signature_name: str
+    rows: int
+    golden: bytes = b""
+
+    def exchange(self, spec: ModelSpec, protocol: Protocol) -> Exchange:
+        """Return the request for a protocol.
+
+        gRPC keeps the recorded bytes except the model and version. The other protocols use the client's encoding.
+        """
+        if protocol == "grpc":
+            head = GrpcWire().predict(PredictCall(spec, {}, self.signature_name))
+            # Concatenated protobuf messages parse as one message.
+            return Exchange(head.path, head.body + self.inputs)
+        message = official.PredictRequest.FromString(self.inputs)
+        arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
+        return predict_exchange(protocol, spec, arrays, self.signature_name, tuple(message.output_filter))
+
+
+def recorded_requests(recording: Recording, signature: Signature) -> Iterator[RecordedRequest]:
+    """Yield the requests of the signature after validation. Raises BadInput."""
+    with_rows = has_rows(signature)
+    for number, logged in enumerate(recording.logged, start=1):
+        try:
+            message = official.PredictRequest.FromString(logged.inputs)
+            rows = _rows(message, signature)
+            _check_answer(logged.answer, signature)
+        except (DecodeError, BadInput) as error:
+            raise BadInput(f"{recording.title}: request {number}: {error}") from None
+        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1, logged.answer)
+
+
+def _check_answer(answer: bytes, signature: Signature) -> None:
+    outputs = official.PredictResponse.FromString(answer).outputs
+    if outputs.keys() - signature.outputs.keys():
+        raise BadInput(
+            f"the model's outputs are {sorted(signature.outputs)}; the recorded response has {sorted(outputs)}"
+        )
+
+
+def _rows(message: official.PredictRequest, signature: Signature) -> int:
+    if message.inputs.keys() != signature.inputs.keys():
+        raise BadInput(
+            f"the model's inputs are {sorted(signature.inputs)}; the recorded request has {sorted(message.inputs)}"
+        )
+    shapes = [_shape(proto, signature.inputs[name]) for name, proto in message.inputs.items()]
+    return shapes[0][0] if shapes and shapes[0] else 1
+
+
+def _shape(proto: official.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    wanted = shape if spec.shape is None else spec.shape
+    fits = len(wanted) == len(shape) and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
+    dtype = dtypes.from_wire(proto.dtype)
+    if not fits or (spec.dtype is not None and dtype != spec.dtype):
+        raise BadInput(f"the model's input is {spec}; the recorded request has {describe(dtype)}{list(shape)}")
+    return shape

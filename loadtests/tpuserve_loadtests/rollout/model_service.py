@@ -18,8 +18,7 @@ from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.golden.manifest_precision import fetch_precision
-from tpuserve_loadtests.golden.tolerance import Precision
+from tpuserve_loadtests.golden.tolerance import Precision, fetch_precision
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 # A field number of 0, which protobuf does not have.

@@ -8,7 +8,7 @@ from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature
-from tpuserve_loadtests.golden.difference import find_difference, largest_gap
+from tpuserve_loadtests.golden.answers import find_difference, largest_gap
 from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
 
 

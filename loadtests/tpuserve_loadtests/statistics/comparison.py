@@ -4,10 +4,176 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
-from tpuserve_loadtests.statistics.bootstrap import Block, Difference, Ratio, Round, failure_shares, ratios
+import numpy as np
+from numpy.typing import NDArray
+
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
+from tpuserve_loadtests.statistics.histogram import Counts
+
+RESAMPLES: Final = 1000
+SEED: Final = 20
+# Resolution of latencies: 0.2 %, a 25th of the default least effect.
+_STEP: Final = 0.002
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A period of a run: latencies in microseconds with their counts, responses in `seconds`, and failed requests."""
+
+    latencies_us: Counts
+    counts: Counts
+    completed: int
+    seconds: float
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Consecutive runs of A and B. Each has at least one block."""
+
+    a: tuple[Block, ...]
+    b: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A figure of A and of B, the ratio B / A, and its interval."""
+
+    a: float
+    b: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A share of A and of B (0 to 1), the difference B - A, and its interval."""
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+
+
+def ratios(
+    rounds: Sequence[Round], percentiles: Sequence[float], *, confidence: float, resamples: int = RESAMPLES
+) -> dict[str, Ratio]:
+    """Return ratios of latency percentiles (`p99`, in microseconds) and of throughput (`rate`, responses per second).
+
+    The result omits undefined ratios, such as those of a run without responses. It is deterministic.
+    """
+    random = np.random.default_rng(SEED)
+    times = _drawn_rounds(len(rounds), resamples, random)
+    edges = _edges([block for each in rounds for block in (*each.a, *each.b)])
+    a = _Sample([each.a for each in rounds], times, edges, random)
+    b = _Sample([each.b for each in rounds], times, edges, random)
+    figures = {f"p{percentile:g}": (a.percentile(percentile), b.percentile(percentile)) for percentile in percentiles}
+    figures["rate"] = (a.rate(), b.rate())
+    found = {name: _ratio(*both, confidence) for name, both in figures.items()}
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+
+def failure_shares(rounds: Sequence[Round], *, confidence: float, resamples: int = RESAMPLES) -> Difference | None:
+    """Return the shares of requests that failed, or None if A or B sent no request. The result is deterministic."""
+    random = np.random.default_rng(SEED)
+    times = _drawn_rounds(len(rounds), resamples, random)
+    a, b = (_failed([each.a for each in rounds], times, random), _failed([each.b for each in rounds], times, random))
+    every = b - a
+    if not np.isfinite(every[0]):
+        return None
+    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
+    return Difference(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
+
+
+def _drawn_rounds(rounds: int, resamples: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the number of times that each resample draws each round. Row 0 has each round once."""
+    drawn = random.multinomial(rounds, np.full(rounds, 1 / rounds), resamples)
+    return np.vstack([np.ones(rounds, np.int64), drawn])
+
+
+def _failed(runs: Sequence[Sequence[Block]], times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
+    """Return the share of failed requests in each resample, or NaN without requests."""
+    weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
+    blocks = [block for run in runs for block in run]
+    failures = np.array([block.failures for block in blocks], np.float64)
+    requests = np.array([block.failures + block.counts.sum() for block in blocks], np.float64)
+    with np.errstate(invalid="ignore"):
+        shares: _Floats = (weights @ failures) / (weights @ requests)
+    return shares
+
+
+class _Sample:
+    """One version's blocks, and the number of times that each resample draws each block. Row 0 is the measurement
+    itself."""
+
+    def __init__(
+        self, runs: Sequence[Sequence[Block]], times: NDArray[np.int64], edges: _Floats, random: np.random.Generator
+    ) -> None:
+        blocks = [block for run in runs for block in run]
+        self._edges = edges
+        self._weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
+        counts = np.array([_binned(block, edges) for block in blocks])
+        # For each resample, the number of requests up to each edge.
+        self._ends = self._weights @ np.cumsum(counts, axis=1)
+        self._completed = np.array([block.completed for block in blocks], np.float64)
+        self._seconds = np.array([block.seconds for block in blocks])
+
+    def percentile(self, percent: float) -> _Floats:
+        """Return the percentile of each resample in microseconds, or NaN without requests."""
+        wanted = self._ends[:, -1:] * percent / 100
+        found = self._edges[np.argmax(self._ends >= np.maximum(wanted, 1e-9), axis=1)]
+        return np.where(self._ends[:, -1] > 0, found, np.nan)
+
+    def rate(self) -> _Floats:
+        """Return the rate of each resample, in responses per second."""
+        with np.errstate(invalid="ignore"):
+            rate: _Floats = (self._weights @ self._completed) / (self._weights @ self._seconds)
+        return rate
+
+
+def _draw(blocks: int, times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
+    """Return the number of times that each resample draws each block of a run.
+
+    `times` holds the number of times that each resample draws the run's round.
+    """
+    weights = random.multinomial(times * blocks, np.full(blocks, 1 / blocks)).astype(np.float64)
+    weights[0] = 1.0
+    return weights
+
+
+def _edges(blocks: Sequence[Block]) -> _Floats:
+    every = np.concatenate([block.latencies_us for block in blocks])
+    if not len(every):
+        return np.ones(1)
+    steps = int(np.ceil(np.log(every.max() / every.min()) / _STEP)) + 1
+    edges: _Floats = every.min() * np.exp(np.arange(steps + 1) * _STEP)
+    return edges
+
+
+def _binned(block: Block, edges: _Floats) -> _Floats:
+    return np.bincount(np.searchsorted(edges, block.latencies_us), block.counts, len(edges)).astype(np.float64)
+
+
+def _ratio(a: _Floats, b: _Floats, confidence: float) -> Ratio | None:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        every = b / a
+    if not np.isfinite(every[0]) or a[0] <= 0:
+        return None
+    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
+    return Ratio(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
+
+
+def _tails(confidence: float) -> tuple[float, float]:
+    """Return the percentiles at the ends of an interval."""
+    tail = 100 * (1 - confidence) / 2
+    return tail, 100 - tail
+
 
 # High enough that a false alarm is rare, with three figures and two directions.
 CONFIDENCE: Final = 0.99

@@ -14,9 +14,8 @@ from gevent.event import AsyncResult
 
 from tpuserve_client.request_headers import HOST
 from tpuserve_client.tls import Tls
-from tpuserve_loadtests.traffic.connection import Connection
+from tpuserve_loadtests.traffic.connection import Connection, GrpcError, NotProcessed
 from tpuserve_loadtests.traffic.header_block import encode
-from tpuserve_loadtests.traffic.status import GrpcError, NotProcessed
 
 HTTP2: Final = "h2"
 _UNIX: Final = "unix:"

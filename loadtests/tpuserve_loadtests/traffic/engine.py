@@ -6,11 +6,12 @@ This module imports Locust: see gevent_setup.
 import gc
 import logging
 import resource
+import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, ClassVar, Final, Protocol, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, Final, Self
 
 import gevent
 from gevent.event import Event
@@ -18,47 +19,17 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
-from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.golden.answer_check import AnswerChecks, CheckPlan
+from tpuserve_loadtests.golden.answers import AnswerChecks
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
-from tpuserve_loadtests.measurement.recorder import Counts, Recorder
+from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.requests import protocols
-from tpuserve_loadtests.requests.workload import Line, Workload
+from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.senders import Connections
+from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Watch
 from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
 
-TICK_S: Final = 0.5
-# A request in flight at the end of a load may take its whole timeout.
-STOP_MARGIN_S: Final = 5.0
 _SCHEDULE_GRACE_S: Final = 1.0
-
-# Called about twice a second with the elapsed seconds and the counts so far. Returns a reason to stop, or "".
-Watch = Callable[[float, Counts], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The target of a load: workload, addresses by protocol, timeout, response checks and access."""
-
-    workload: Workload
-    addresses: dict[protocols.Protocol, str]
-    timeout_s: float
-    checks: CheckPlan = field(default_factory=CheckPlan)
-    access: Access = field(default_factory=Access)
-
-
-class Runs(Protocol):
-    """Runner of loads, one at a time, in this process or in several.
-
-    Setting `interrupted` ends the current load. Setting `hurried` ends the wait for its pending responses.
-    """
-
-    interrupted: Event
-    hurried: Event
-    lines: tuple[str, ...]
-
-    def run(self, load: Load, watch: Watch) -> Measured: ...
 
 
 class Engine:
@@ -187,3 +158,43 @@ def _allow_many_connections() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# Events of the active blocks, innermost last. Only the main thread handles signals.
+_OUTER: list[Event] = []
+
+
+@contextmanager
+def ctrl_c(pressed: Event, again: Event | None = None) -> Iterator[None]:
+    """Set `pressed` on Ctrl-C during the block, and `again` on every further Ctrl-C.
+
+    In nested blocks, Ctrl-C also sets the outer block's events. If it arrives before the inner block starts, it also
+    counts there, so that it is not lost between the blocks. If it arrives during the outermost block, the process
+    ignores SIGINT after the block, so that the user gets the report. If the parent process made SIGINT ignored, as a
+    shell does for background jobs, it stays ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(number: int, frame: FrameType | None) -> None:
+        if again is not None and pressed.is_set():
+            again.set()
+        pressed.set()
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, press)
+    if any(outer.is_set() for outer in _OUTER):
+        pressed.set()
+    _OUTER.append(pressed)
+    try:
+        yield
+    finally:
+        _OUTER.pop()
+        if _OUTER:
+            signal.signal(signal.SIGINT, before)
+        else:
+            # Ignore SIGINT first. Otherwise, another Ctrl-C could raise KeyboardInterrupt before the check.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if not pressed.is_set():
+                signal.signal(signal.SIGINT, before)

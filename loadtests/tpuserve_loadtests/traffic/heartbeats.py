@@ -1,8 +1,10 @@
-"""Heartbeats between coordinator and workers, once per second in both directions.
+"""Heartbeats between coordinator and workers, once per second in both directions, and the workers' names.
 
 A killed process or lost machine sends no notice, and its connection may stay open for hours.
 """
 
+import os
+import socket
 from collections.abc import Iterable
 from typing import Final
 
@@ -37,3 +39,8 @@ class Heartbeats:
     def gone(self) -> list[str]:
         """Return the peers without a message for too many beats."""
         return [name for name, missed in self._missed.items() if missed > PATIENCE_BEATS]
+
+
+def worker_name(process: int | None = None) -> str:
+    """Return the name of a process on this machine, by default of this one."""
+    return f"{socket.gethostname()} (process {process or os.getpid()})"

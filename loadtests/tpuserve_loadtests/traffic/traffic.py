@@ -20,7 +20,7 @@ from gevent.event import Event
 
 from tpuserve_client.exchange import Reply
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.golden.answer_check import AnswerChecks, WrongAnswer
+from tpuserve_loadtests.golden.answers import AnswerChecks, WrongAnswer
 from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.requests.workload import Line, Turns
 from tpuserve_loadtests.traffic.senders import Sender, failure_message

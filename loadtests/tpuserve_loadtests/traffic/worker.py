@@ -18,9 +18,8 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Counts
 from tpuserve_loadtests.traffic import heartbeats
 from tpuserve_loadtests.traffic.engine import Engine
-from tpuserve_loadtests.traffic.heartbeats import Heartbeats
-from tpuserve_loadtests.traffic.target_wire import target_from_wire
-from tpuserve_loadtests.traffic.worker_name import worker_name
+from tpuserve_loadtests.traffic.heartbeats import Heartbeats, worker_name
+from tpuserve_loadtests.traffic.target import Target
 
 _COORDINATOR: Final = "coordinator"
 # A coordinator without a response after this many beats has not started yet.
@@ -79,7 +78,7 @@ class Worker:
 
     def _made(self, target: Message) -> Engine:
         try:
-            return Engine(target_from_wire(target.data), share=tuple(target.data["share"]))
+            return Engine(Target.from_wire(target.data), share=tuple(target.data["share"]))
         except InvalidArgument as error:
             self._send("failed", error.message)
             raise CannotTakePart(error.message) from None

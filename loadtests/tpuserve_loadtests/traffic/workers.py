@@ -24,10 +24,8 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.traffic import heartbeats
-from tpuserve_loadtests.traffic.engine import STOP_MARGIN_S, TICK_S, Target, Watch
-from tpuserve_loadtests.traffic.heartbeats import Heartbeats
-from tpuserve_loadtests.traffic.target_wire import target_to_wire
-from tpuserve_loadtests.traffic.worker_name import worker_name
+from tpuserve_loadtests.traffic.heartbeats import Heartbeats, worker_name
+from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Watch
 
 
 class Shares:
@@ -170,7 +168,7 @@ class Workers:
                 came = f"Only {len(self._names)} of {counted(self._expected, 'worker')} of the load generator connected"
                 raise WorkersFailed(f"{came} within {START_TIMEOUT_S:g} s.")
             self._messages()
-        target = target_to_wire(self._target)
+        target = self._target.to_wire()
         for index, name in enumerate(self._names):
             self._server.send_to_client(Message("target", {**target, "share": [index, self._expected]}, name))
 

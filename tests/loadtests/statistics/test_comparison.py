@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tpuserve_loadtests.statistics.bootstrap import Block, Ratio, Round
-from tpuserve_loadtests.statistics.comparison import Comparison, Failures, Figure, Verdict, compare
+from tpuserve_loadtests.statistics.comparison import Block, Comparison, Failures, Figure, Ratio, Round, Verdict, compare
 
 ROUNDS = 6
 BLOCKS = 10

@@ -1,5 +1,4 @@
-from tpuserve_loadtests.statistics.histogram import LatencyHistogram
-from tpuserve_loadtests.statistics.percentile_curve import percentile_curve
+from tpuserve_loadtests.statistics.histogram import LatencyHistogram, percentile_curve
 
 
 def histogram(*latencies_us: int) -> LatencyHistogram:

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tpuserve_loadtests.statistics.stability import is_stable
+from tpuserve_loadtests.measurement.measured import is_stable
 
 
 @pytest.mark.parametrize(

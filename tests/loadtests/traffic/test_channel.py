@@ -15,7 +15,7 @@ from gevent.socket import wait_read
 from benchmarks.harness.targets import GRPC_PATH, echoes
 from tests.support.free_ports import free_ports
 from tpuserve_loadtests.traffic.channel import Channel
-from tpuserve_loadtests.traffic.status import GrpcError
+from tpuserve_loadtests.traffic.connection import GrpcError
 
 ECHO, WAIT, ABORT = "/test/Echo", "/test/Wait", "/test/Abort"
 

@@ -15,7 +15,7 @@ from tests.support.certificates import Authority, ServerTls
 from tests.support.free_ports import free_ports
 from tpuserve_client import InvalidArgument, Tls
 from tpuserve_loadtests.traffic.channel import Channel
-from tpuserve_loadtests.traffic.status import GrpcError
+from tpuserve_loadtests.traffic.connection import GrpcError
 
 ECHO = "/test/Echo"
 
