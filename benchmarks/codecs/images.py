@@ -16,8 +16,8 @@ from tensorflow.core.framework import tensor_pb2
 from benchmarks.codecs.report import CodecCost, CodecTable
 from tpuserve_formats.tensor_proto import decode_tensor, encode_tensor
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, Signature, TensorSpec
+from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 
 ROUNDS = 25
 SHAPE = (1, 224, 224, 3)  # 150,528 values

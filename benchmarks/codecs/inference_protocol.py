@@ -35,9 +35,9 @@ from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
 from tpuserve_server.protocols.table import rpc_table
+from tpuserve_server.wire.json.predict import decode_predict_inputs as decode_json_inputs
+from tpuserve_server.wire.json.predict import parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs as decode_json_inputs
-from tpuserve_server.wire.json.tensor import parse_predict_body
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import encode_infer_json

@@ -31,9 +31,9 @@ from tpuserve_server.core.terms.types import (
 )
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.wire.json.predict import decode_predict_inputs as decode_json_inputs
+from tpuserve_server.wire.json.predict import parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs as decode_json_inputs
-from tpuserve_server.wire.json.tensor import parse_predict_body
 from tpuserve_server.wire.predict_proto import (
     decode_predict_inputs,
     decode_predict_spec,

@@ -19,7 +19,7 @@ from tpuserve_server.startup.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
 from tpuserve_server.wire.json import large, layout
-from tpuserve_server.wire.oip import infer_json, large_json
+from tpuserve_server.wire.oip import infer_json, tensor_json
 
 PAGE = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
 ROWS = {
@@ -49,7 +49,7 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("name of a member, or value of `signature_name`, in a large JSON body", f"{layout._MAX_NAME_BYTES >> 10} KiB"),
         (
             "inputs, outputs or dimensions of a tensor, in a JSON body of the Open Inference Protocol",
-            f"{large_json.MAX_TENSORS:,}",
+            f"{tensor_json.MAX_TENSORS:,}",
         ),
         ("keys of an object, in a JSON body of the Open Inference Protocol", f"{infer_json._MOST_MEMBERS:,}"),
         (

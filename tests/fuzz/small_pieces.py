@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 
-from tpuserve_server.wire.json import large, layout, leaves, long_strings
+from tpuserve_server.wire.json import large, layout, leaves
 
 # Not powers of two, so that edges fall anywhere. A part of a long string holds any escape, and whole base64 groups.
 _SIZES = (
@@ -12,8 +12,8 @@ _SIZES = (
     (leaves, "_OBJECT_BYTES", 5),
     (large, "_ROWS_BYTES", 7),
     (large, "MEDIUM_BYTES", 64),
-    (long_strings, "_LONG_BYTES", 21),
-    (long_strings, "_PART_BYTES", 16),
+    (leaves, "_LONG_BYTES", 21),
+    (leaves, "_PART_BYTES", 16),
 )
 
 

@@ -17,7 +17,7 @@ from tpuserve_server.protocols.browser_origin import check_browser, comes_from_p
 from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.oip_grpc.table import OIP_SERVICE
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
-from tpuserve_server.wire.oip.server_settings import sets_log, sets_trace
+from tpuserve_server.wire.oip.control_messages import sets_log, sets_trace
 
 # Methods that change the server by some of their messages, and read it by the others.
 _CHANGES: Final[Mapping[str, Callable[[bytes], bool]]] = {

@@ -10,8 +10,7 @@ import pytest
 
 from tpuserve_exporter.deployment.vertex_version import SignatureRows
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import with_parameters
+from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body, with_parameters
 
 DTYPES = {"string": np.dtype(np.object_), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 

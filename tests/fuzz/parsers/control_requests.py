@@ -7,8 +7,8 @@ from tests.fuzz.target import Target
 from tpuserve_formats.messages.oip import RepositoryModelLoadRequest
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.wire.model_server_config import decode_reload_request
-from tpuserve_server.wire.oip import control_json
-from tpuserve_server.wire.oip.repository import read_load_parameters
+from tpuserve_server.wire.oip import control_messages
+from tpuserve_server.wire.oip.control_messages import read_load_parameters
 
 
 def run(data: bytes) -> bool:
@@ -42,12 +42,12 @@ def _load(data: bytes) -> bool:
 
 def _json(data: bytes) -> bool:
     try:
-        document = control_json.parse_object(data)
-        parameters = control_json.read_parameters(document)
-        control_json.read_boolean(parameters, "unload_dependents")
-        read_load_parameters("m", control_json.read_texts(parameters))
+        document = control_messages.parse_object(data)
+        parameters = control_messages.read_parameters(document)
+        control_messages.read_boolean(parameters, "unload_dependents")
+        read_load_parameters("m", control_messages.read_texts(parameters))
         for key in document:
-            control_json.read_size(document, key)
+            control_messages.read_size(document, key)
     except ServingError as error:
         check_refusal(error, Code.INTERNAL)
         return False

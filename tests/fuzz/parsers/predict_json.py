@@ -19,12 +19,10 @@ from tpuserve_formats.dtypes import STRING, Array
 from tpuserve_server.core.serving.decoded import DEFAULT_DECODED
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Signature, Tensors
-from tpuserve_server.wire.json import tensor
-from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
+from tpuserve_server.wire.json import predict
+from tpuserve_server.wire.json.body import decode_base64_object, is_base64_object, signature_name
 from tpuserve_server.wire.json.large import LargeBody
-from tpuserve_server.wire.json.request import signature_name
-from tpuserve_server.wire.json.tensor import PredictBody, decode_predict_inputs, parse_predict_body
-from tpuserve_server.wire.json.vertex import with_parameters
+from tpuserve_server.wire.json.predict import PredictBody, decode_predict_inputs, parse_predict_body, with_parameters
 
 _Read = Callable[[bytes, Signature], tuple[str, Tensors]]
 
@@ -60,7 +58,7 @@ def _as_server(body: bytes, signature: Signature) -> tuple[str, Tensors]:
 
 
 def _as_document(body: bytes, signature: Signature) -> tuple[str, Tensors]:
-    document = tensor._parse_document(body)
+    document = predict._parse_document(body)
     parsed = PredictBody(body, signature_name(document), None, document)
     return parsed.signature_name, decode_predict_inputs(parsed, signature).inputs
 

@@ -16,7 +16,7 @@ from tpuserve_server.protocols.oip.options import SERVER_NAME
 from tpuserve_server.protocols.oip.reporting import StatisticsSource, find_statistics
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.settling import settle
-from tpuserve_server.wire.oip.repository import IndexEntry, read_load_parameters
+from tpuserve_server.wire.oip.control_messages import IndexEntry, read_load_parameters
 
 _READY: Final = "READY"
 _UNAVAILABLE: Final = "UNAVAILABLE"

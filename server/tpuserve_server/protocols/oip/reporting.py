@@ -11,7 +11,7 @@ from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.statistics import VersionStatistics
 from tpuserve_server.core.terms.types import ModelSpec, ServableId
 from tpuserve_server.protocols.oip.models import acquire_version, available_versions, choose_signature
-from tpuserve_server.wire.oip.model_config import ModelFacts
+from tpuserve_server.wire.oip.metadata import ModelFacts
 
 StatisticsSource: TypeAlias = Callable[[ServableId], VersionStatistics]
 

@@ -24,8 +24,7 @@ from tpuserve_server.core.terms.errors import (
 )
 from tpuserve_server.core.terms.types import Array, Tensors
 from tpuserve_server.protocols.oip.options import SharedMemoryOptions
-from tpuserve_server.wire.oip.inference import InferenceRequest, RequestedOutput
-from tpuserve_server.wire.oip.region import RegionStatus, RegionWindow
+from tpuserve_server.wire.oip.inference import InferenceRequest, RegionStatus, RegionWindow, RequestedOutput
 
 _DIRECTORY: Final = "/dev/shm"
 # Linux' limit on a file name.

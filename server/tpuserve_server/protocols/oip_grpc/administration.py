@@ -31,17 +31,16 @@ from tpuserve_server.protocols.oip.shared_memory import cuda_unsupported
 from tpuserve_server.protocols.oip_grpc.metadata import parse_request
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
-from tpuserve_server.wire.oip.model_config import encode_model_config
-from tpuserve_server.wire.oip.model_spec import parse_model_spec
-from tpuserve_server.wire.oip.repository import encode_index
-from tpuserve_server.wire.oip.server_settings import (
+from tpuserve_server.wire.oip.control_messages import (
+    encode_index,
     encode_log_settings,
     encode_regions,
     encode_trace_settings,
     read_log_settings,
     read_trace_settings,
 )
-from tpuserve_server.wire.oip.statistics import encode_statistics
+from tpuserve_server.wire.oip.inference import parse_model_spec
+from tpuserve_server.wire.oip.metadata import encode_model_config, encode_statistics
 
 
 class AdministrationMethods:

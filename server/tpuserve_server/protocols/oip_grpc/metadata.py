@@ -16,8 +16,8 @@ from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.protocols.oip.describing import describe_model, why_model_not_ready
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.wire.oip.inference import parse_model_spec
 from tpuserve_server.wire.oip.metadata import ServerDescription, encode_model, encode_server
-from tpuserve_server.wire.oip.model_spec import parse_model_spec
 
 _Request = TypeVar("_Request", bound=Message)
 

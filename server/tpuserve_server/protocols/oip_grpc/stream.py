@@ -12,7 +12,7 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.observe.requests.request_id import read_request_id
 from tpuserve_server.protocols.oip_grpc.inference import InferenceMethods
 from tpuserve_server.protocols.rpc import CallContext
-from tpuserve_server.wire.oip.stream_proto import encode_stream_error, encode_stream_response
+from tpuserve_server.wire.oip.infer_proto import encode_stream_error, encode_stream_response
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from tpuserve_server.protocols.oip.reporting import describe_config
 from tpuserve_server.protocols.oip.server_settings import check_unchanged, log_settings, trace_settings
 from tpuserve_server.protocols.oip.shared_memory import cuda_unsupported
 from tpuserve_server.protocols.oip_rest.route import Action, Route
-from tpuserve_server.wire.oip.control_json import (
+from tpuserve_server.wire.oip.control_messages import (
+    index_to_json,
     parse_object,
     read_boolean,
     read_parameters,
@@ -21,9 +22,7 @@ from tpuserve_server.wire.oip.control_json import (
     read_text,
     read_texts,
 )
-from tpuserve_server.wire.oip.model_config import model_config_to_json
-from tpuserve_server.wire.oip.repository import index_to_json
-from tpuserve_server.wire.oip.statistics import statistics_to_json
+from tpuserve_server.wire.oip.metadata import model_config_to_json, statistics_to_json
 
 Handler: TypeAlias = Callable[[Route, HttpCall], Awaitable[HttpResponse]]
 

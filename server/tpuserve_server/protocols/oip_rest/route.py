@@ -12,7 +12,7 @@ from tpuserve_server.access.access import CONTROL, CONTROL_SERVER, DESCRIBE, OPE
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.protocols.http.errors import MethodNotAllowed, PathNotFound
-from tpuserve_server.wire.oip.model_spec import parse_version
+from tpuserve_server.wire.oip.inference import parse_version
 
 # Longer paths are not cached, so that clients cannot fill memory with long ones.
 _MAX_CACHED_PATH_BYTES = 512

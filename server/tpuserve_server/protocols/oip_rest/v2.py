@@ -43,8 +43,13 @@ from tpuserve_server.wire.oip.infer_json_response import (
     encode_infer_json,
     response_parts,
 )
-from tpuserve_server.wire.oip.infer_layout import BodySubject, learn_infer_body
-from tpuserve_server.wire.oip.infer_list import InferListForm, find_data, learn_infer_list
+from tpuserve_server.wire.oip.infer_layout import (
+    BodySubject,
+    InferListForm,
+    find_data,
+    learn_infer_body,
+    learn_infer_list,
+)
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong
 

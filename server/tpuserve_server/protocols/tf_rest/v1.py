@@ -40,15 +40,18 @@ from tpuserve_server.wire.example_request import encode_example_request
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import is_large
 from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
-from tpuserve_server.wire.json.predict_layout import PredictForm, learn_predict_list
-from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import (
+from tpuserve_server.wire.json.predict import (
+    VERTEX_SCOPE,
+    PredictForm,
     decode_predict_inputs,
     decode_quickly,
+    learn_predict_list,
+    may_have_parameters,
     parse_predict_body,
     read_quickly,
+    with_parameters,
 )
-from tpuserve_server.wire.json.vertex import VERTEX_SCOPE, may_have_parameters, with_parameters
+from tpuserve_server.wire.json.response import encode_predictions
 from tpuserve_server.wire.layouts import Layout
 from tpuserve_server.wire.model_messages import metadata_to_json, status_to_json
 

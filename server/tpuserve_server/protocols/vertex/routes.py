@@ -10,7 +10,7 @@ from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.protocols.exchange import raw_path
 from tpuserve_server.protocols.vertex.paths import READINESS, VertexPaths
-from tpuserve_server.wire.json.vertex import VERTEX_SCOPE
+from tpuserve_server.wire.json.predict import VERTEX_SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

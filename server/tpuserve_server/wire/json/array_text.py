@@ -6,16 +6,17 @@ text: orjson would take about 100 bytes for each list in an array, and more for 
 
 from binascii import b2a_base64
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
 
+from tpuserve_formats.dtypes import DType
 from tpuserve_server.core.system.threads import let_others_run
-from tpuserve_server.core.terms.types import Array
+from tpuserve_server.core.terms.types import Array, Tensors
 
 # orjson holds the GIL for a millisecond at most to write so many numbers and lists.
 _PART_NODES: Final = 1 << 15
@@ -262,3 +263,42 @@ def _with_tokens(text: bytes, values: Array) -> bytes:
     parts[::2] = text.split(b"null")
     parts[1::2] = [b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity" for value in special]
     return b"".join(parts)
+
+
+class ListOutput(NamedTuple):
+    """An output, and the text after its list. `is_flat` writes its numbers without nesting."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    after: bytes
+    is_flat: bool = False
+
+
+class ListTemplate:
+    """The texts around the lists of responses whose outputs have the same names, dtypes and shapes."""
+
+    __slots__ = ("_before", "_names", "_outputs")
+
+    def __init__(self, before: bytes, outputs: Sequence[ListOutput]) -> None:
+        """Create it with the text before the first list. orjson must write the dtypes, and no output is a scalar."""
+        self._before = before
+        self._names = [output.name for output in outputs]
+        self._outputs = tuple(outputs)
+
+    def encode(self, outputs: Tensors) -> bytes | None:
+        """Return the response, or None for other outputs, and for numbers that JSON does not have."""
+        if [*outputs] != self._names:
+            return None
+        parts = [self._before]
+        for name, dtype, shape, after, is_flat in self._outputs:
+            array = outputs[name]
+            if array.shape != shape or array.dtype != dtype:
+                return None
+            values = array.ravel() if is_flat else np.ascontiguousarray(array)
+            text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+            # orjson's text of NaN and infinities.
+            if b"null" in text:
+                return None
+            parts += (text, after)
+        return b"".join(parts)

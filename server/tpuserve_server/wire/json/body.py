@@ -1,9 +1,10 @@
-"""Parses a REST body to a JSON document with a fast parser, and rejects the errors that this parser ignores.
+"""A REST body as a JSON document: the parser, the errors that it ignores, and values in error messages.
 
 orjson parses the body. It rejects NaN, and it keeps the last of two equal keys. Python's parser therefore parses bodies
 with bare NaN or Infinity, and parses a body again if it may hold a key twice.
 """
 
+import binascii
 import json
 import re
 from collections.abc import Iterable
@@ -124,3 +125,123 @@ def _object_with_distinct_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None: the idiom for a first repeat
         raise InvalidArgument(f"JSON Parse error: duplicate key: {shown(twice)}")
     return members
+
+
+_BASE64_KEY = "b64"
+
+
+def is_base64_object(value: JsonValue) -> bool:
+    """Return whether `value` is an object whose only member is a string under `b64`."""
+    return type(value) is dict and len(value) == 1 and type(value.get(_BASE64_KEY)) is str
+
+
+def decode_base64_object(value: JsonObject) -> bytes:
+    """Decode a base64 object to bytes. Raises ValueError if the text is not base64.
+
+    Padding may be missing and whitespace is ignored, as in absl's Base64Unescape.
+    """
+    text: str = value[_BASE64_KEY]
+    try:
+        return binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        compact = "".join(text.split()).rstrip("=")
+        return binascii.a2b_base64(compact + "=" * (-len(compact) % 4), strict_mode=True)
+
+
+# tensorflow_serving/util/json_tensor.cc, kMaxJsonDebugStringBytes.
+MAX_CHARACTERS = 256
+
+_INDENT = "    "
+_TYPE_NAMES = {
+    type(None): "Null",
+    dict: "Object",
+    list: "Array",
+    str: "String",
+    int: "Number",
+    float: "Number",
+}
+
+
+def type_text(value: JsonValue) -> str:
+    """Return rapidjson's name for the type of a value."""
+    if type(value) is bool:
+        return "True" if value else "False"
+    return _TYPE_NAMES[type(value)]
+
+
+def value_text(value: JsonValue) -> str:
+    """Return the value as text, arrays on one line and objects on several.
+
+    The text is cut after MAX_CHARACTERS and then no longer valid JSON.
+    """
+    writer = _Writer()
+    writer.write(value, 0)
+    return "".join(writer.parts)[:MAX_CHARACTERS]
+
+
+class _Writer:
+    """Writes text up to the limit. Every level first writes a bracket, so the limit also bounds the recursion."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._room = MAX_CHARACTERS
+
+    def write(self, value: JsonValue, level: int) -> None:
+        if self._room <= 0:
+            return
+        if type(value) is dict:
+            self._write_object(value, level)
+        elif type(value) is list:
+            self._write_array(value, level)
+        else:
+            self._put(_scalar_text(value, self._room))
+
+    def _write_array(self, items: list[JsonValue], level: int) -> None:
+        self._put("[")
+        for index, item in enumerate(items):
+            if self._room <= 0:
+                return
+            if index:
+                self._put(", ")
+            self.write(item, level + 1)
+        self._put("]")
+
+    def _write_object(self, members: dict[str, JsonValue], level: int) -> None:
+        self._put("{")
+        for index, (name, member) in enumerate(members.items()):
+            if self._room <= 0:
+                return
+            self._put(f"{',' if index else ''}\n{_INDENT * (level + 1)}{_scalar_text(name, self._room)}: ")
+            self.write(member, level + 1)
+        self._put(f"\n{_INDENT * level}}}" if members else "}")
+
+    def _put(self, text: str) -> None:
+        self.parts.append(text)
+        self._room -= len(text)
+
+
+def _scalar_text(value: JsonValue, room: int) -> str:
+    if type(value) is str:
+        # Python's parser accepts lone surrogates, which have no UTF-8 encoding.
+        return orjson.dumps(value[:room].encode(errors="replace").decode()).decode()
+    if type(value) is float and (value != value or value in (float("inf"), float("-inf"))):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    # repr: Python's parser keeps integers over 64 bits, which orjson cannot write. Python limits their digits.
+    return repr(value)[:room] if type(value) is int else orjson.dumps(value).decode()
+
+
+def check_object(document: JsonValue) -> JsonObject:
+    """Return `document` itself. Raises InvalidArgument if it is not an object."""
+    if type(document) is not dict:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} Is not object")
+    return document
+
+
+def signature_name(document: JsonObject) -> str:
+    """Return the named signature, or "" if there is none. Raises InvalidArgument if the name is not a string."""
+    name = document.get("signature_name", "")
+    if type(name) is not str:
+        raise InvalidArgument(
+            f"JSON Value: {value_text(document)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return shown(name)

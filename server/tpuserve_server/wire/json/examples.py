@@ -18,12 +18,19 @@ from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array
 from tpuserve_server.wire.example_request import example_array, with_context
-from tpuserve_server.wire.json.base64 import decode_base64_object, is_base64_object
-from tpuserve_server.wire.json.body import JsonObject, JsonValue, parse_json
+from tpuserve_server.wire.json.body import (
+    JsonObject,
+    JsonValue,
+    check_object,
+    decode_base64_object,
+    is_base64_object,
+    parse_json,
+    signature_name,
+    type_text,
+    value_text,
+)
 from tpuserve_server.wire.json.large import LargeBody, is_large
 from tpuserve_server.wire.json.layout import Span
-from tpuserve_server.wire.json.request import check_object, signature_name
-from tpuserve_server.wire.json.text import type_text, value_text
 
 _MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 _FLOATS, _INTEGERS, _TEXTS = {float}, {int, bool}, {str, dict}

@@ -1,7 +1,7 @@
 """REST predict requests that are too large or too intricate to parse in one step, which would hold the GIL.
 
 The structure of the body is bounded first (layout.py). Then pieces of it become arrays (leaves.py), or rows of objects.
-Each piece is parsed and converted as tensor.py does for a whole body. Use it in a worker thread.
+Each piece is parsed and converted as predict.py does for a whole body. Use it in a worker thread.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,11 @@ from tpuserve_server.core.serving.decoded import DecodedBudget
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, Signature, Tensors
-from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
-from tpuserve_server.wire.json.conversion import convert_rows
-from tpuserve_server.wire.json.explain import explain_columns, explain_rows
+from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json, signature_name
+from tpuserve_server.wire.json.conversion import convert_rows, explain_columns, explain_rows
 from tpuserve_server.wire.json.layout import COMMA, OPEN, QUOTE, SHAPE_BIT, Layout, Span
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
 from tpuserve_server.wire.json.numbers import parse_numbers
-from tpuserve_server.wire.json.request import signature_name
 
 # See `is_small`.
 _SMALL_BYTES: Final = 1 << 13

@@ -2,7 +2,7 @@
 
 simdjson parses the body and copies all numbers of an array, regardless of their nesting. The text proves that the
 nesting is regular: without numbers and whitespace it must equal the text that the shapes imply. Unusual bodies take the
-slow path in tensor.py, which also explains the errors in a request. A result of None here means: take the slow path.
+slow path in predict.py, which also explains the errors in a request. A result of None here means: take the slow path.
 """
 
 import contextvars

@@ -6,9 +6,7 @@ from typing import Any
 
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import RowSplits, Signature, Tensors
-from tpuserve_server.wire.json.base64 import is_base64_object
-from tpuserve_server.wire.json.body import JsonValue
-from tpuserve_server.wire.json.text import value_text
+from tpuserve_server.wire.json.body import JsonValue, is_base64_object, value_text
 
 
 def ragged_columns(document: Mapping[str, JsonValue], signature: Signature) -> dict[str, JsonValue] | None:

@@ -9,8 +9,16 @@ from tpuserve_formats.dtypes import BY_DTYPE, type_name
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, RowSplits, Tensors
-from tpuserve_server.wire.json.array_text import Column, array_text, base64_text, column_nodes, dumps, string_text
-from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
+from tpuserve_server.wire.json.array_text import (
+    Column,
+    ListOutput,
+    ListTemplate,
+    array_text,
+    base64_text,
+    column_nodes,
+    dumps,
+    string_text,
+)
 from tpuserve_server.wire.json.ragged import nest_rows
 
 # String outputs with this suffix are bytes (tensorflow_serving/util/json_tensor.cc, kBytesTensorNameSuffix).

@@ -15,11 +15,20 @@ from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small
 from tpuserve_server.wire.json.layout import find_text
 from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
-from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
-from tpuserve_server.wire.oip.large_json import MAX_TENSORS, LargeArray, split_document
-from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, RequestParameters, read_parameters
-from tpuserve_server.wire.oip.region import BYTE_SIZE, OFFSET, REGION, RegionWindow, check_only_region
-from tpuserve_server.wire.oip.tensor_json import ARRAYS, JsonData, TakesLong
+from tpuserve_server.wire.oip.inference import (
+    BYTE_SIZE,
+    NO_PARAMETERS,
+    OFFSET,
+    REGION,
+    InferenceRequest,
+    InputTensor,
+    RegionWindow,
+    RequestedOutput,
+    RequestParameters,
+    check_only_region,
+    read_parameters,
+)
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, MAX_TENSORS, JsonData, LargeArray, TakesLong, split_document
 
 # simdjson's objects, and dicts from the slower parsers.
 JsonObject = Any

@@ -14,7 +14,7 @@ from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_server.core.serving.response import JSON, RAW, Part
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.terms.types import Array, PredictResult, ServableId, Tensors
-from tpuserve_server.wire.json.list_template import ListOutput, ListTemplate
+from tpuserve_server.wire.json.array_text import ListOutput, ListTemplate
 from tpuserve_server.wire.oip.inference import InferenceRequest, InferenceResult, RequestedOutput
 from tpuserve_server.wire.oip.tensor_json import values_text
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
-from tpuserve_formats.messages.oip import ModelInferRequest
+from tpuserve_formats.messages.oip import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.oip.typed_contents import has_typed_contents
@@ -15,30 +15,26 @@ from tpuserve_formats.varint import read_varint, varint
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.oip.inference import (
+    EMPTY_FINAL_RESPONSE,
+    NO_PARAMETERS,
     InferenceRequest,
     InferenceResult,
     InputTensor,
+    RegionWindow,
     RequestedOutput,
-    TensorData,
-)
-from tpuserve_server.wire.oip.model_spec import parse_model_spec
-from tpuserve_server.wire.oip.parameters import (
-    EMPTY_FINAL_RESPONSE,
-    NO_PARAMETERS,
     RequestParameters,
+    TensorData,
+    check_only_region,
+    parse_model_spec,
     read_parameters,
+    read_window,
 )
-from tpuserve_server.wire.oip.region import RegionWindow, check_only_region, read_window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuserve_formats.messages.oip import InferParameter
 
-
-# The part of a ModelInferRequest before its raw contents, parsed once: clients send the same one repeatedly.
-#
-# The raw contents become views of the message. protobuf would copy them twice.
 
 # Tags of a ModelInferRequest's fields, all of which have a length. Longer heads are not cached.
 _ID, _RAW_CONTENTS = 0x1A, 0x3A
@@ -55,7 +51,11 @@ class SplitRequest(NamedTuple):
 
 
 def split_request(body: bytes) -> SplitRequest | None:
-    """Split a serialized request, or return None if protobuf must parse it: it is unusual or malformed."""
+    """Split a serialized request, or return None if protobuf must parse it: it is unusual or malformed.
+
+    Clients send the same head repeatedly, so it is parsed once. The raw contents are views: protobuf would copy them
+    twice.
+    """
     view = memoryview(body)
     position, end = 0, len(body)
     heads: list[memoryview] = []
@@ -333,3 +333,36 @@ def _output_head(name: str, dtype: DType, shape: tuple[int, ...]) -> bytes:
     if sizes:
         tensor = b"".join((tensor, b"\x1a", varint(len(sizes)), sizes))
     return b"".join((b"\x2a", varint(len(tensor)), tensor))
+
+
+_FINAL: Final = "triton_final_response"
+
+
+def _final_parameter() -> bytes:
+    response = ModelInferResponse()
+    response.parameters[_FINAL].bool_param = True
+    return response.SerializeToString()
+
+
+# Every response is its request's last. Serialized messages one after the other are one message with the fields of both.
+_IS_FINAL: Final = _final_parameter()
+
+
+def encode_stream_response(response: bytes) -> bytes:
+    """Return the stream's message with a serialized ModelInferResponse, marked as the last of its request."""
+    # infer_response = 2
+    return b"".join((b"\x12", varint(len(response) + len(_IS_FINAL)), response, _IS_FINAL))
+
+
+def encode_stream_error(request: bytes, message: str) -> bytes:
+    """Return the stream's message for an error of a serialized request, with its id and model."""
+    response = ModelStreamInferResponse(error_message=message)
+    response.infer_response.MergeFromString(_IS_FINAL)
+    try:
+        proto = ModelInferRequest.FromString(request)
+    except DecodeError:
+        return response.SerializeToString()
+    response.infer_response.id = proto.id
+    response.infer_response.model_name = proto.model_name
+    response.infer_response.model_version = proto.model_version
+    return response.SerializeToString()

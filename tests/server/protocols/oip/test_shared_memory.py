@@ -19,8 +19,7 @@ from tpuserve_server.core.terms.errors import (
 )
 from tpuserve_server.protocols.oip.options import SharedMemoryOptions
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
-from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
-from tpuserve_server.wire.oip.region import RegionWindow
+from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RegionWindow, RequestedOutput
 
 
 @pytest.fixture

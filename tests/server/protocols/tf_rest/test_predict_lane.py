@@ -12,8 +12,8 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.protocols.request_lane import Known
 from tpuserve_server.protocols.tf_rest.v1 import PredictLane
+from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body
 
 SPEC = ModelSpec("m")
 DTYPES = st.sampled_from([np.dtype(kind) for kind in ("f4", "f8", "f2", "i4", "u8", "i1", "u1")])

@@ -1,4 +1,4 @@
-"""Tests for parsing of REST bodies: valid JSON, rejected bodies, and error messages."""
+"""Tests for bodies as JSON documents: the parser, its limits, and values in error messages."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.wire.json.body import MAX_DEPTH, check_depth, parse_json
+from tpuserve_server.wire.json.body import MAX_CHARACTERS, MAX_DEPTH, check_depth, parse_json, type_text, value_text
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(),
@@ -117,3 +117,65 @@ def test_what_is_around_a_value_counts() -> None:
     check_depth([[1]], MAX_DEPTH - 2)
     with pytest.raises(InvalidArgument, match="nested more than"):
         check_depth([[1]], MAX_DEPTH - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_name"),
+    [
+        (None, "Null"),
+        (True, "True"),
+        (False, "False"),
+        ({}, "Object"),
+        ([], "Array"),
+        ("", "String"),
+        (1, "Number"),
+        (1.5, "Number"),
+    ],
+)
+def test_types_are_called_what_rapidjson_calls_them(value: object, type_name: str) -> None:
+    assert type_text(value) == type_name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1, [2.5, "a"], []], '[1, [2.5, "a"], []]'),
+        ({}, "{}"),
+        ({"a": [1], "b": {"c": None}}, '{\n    "a": [1],\n    "b": {\n        "c": null\n    }\n}'),
+        ([{"a": True}], '[{\n        "a": true\n    }]'),
+        ([math.nan, math.inf, -math.inf], "[NaN, Infinity, -Infinity]"),
+        (2**80, str(2**80)),
+        ("\ud800", '"?"'),
+    ],
+)
+def test_values_are_printed_as_upstream_prints_them(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=60,
+    )
+)
+@settings(deadline=None)
+def test_what_is_short_enough_is_json(value: object) -> None:
+    text = value_text(value)
+    assert len(text) <= MAX_CHARACTERS
+    if len(text) < MAX_CHARACTERS:
+        assert json.loads(text) == value
+
+
+def test_huge_and_deep_values_are_cut() -> None:
+    deep: list[object] = []
+    for _ in range(10_000):
+        deep = [deep]
+    for value in (
+        "x" * 10**6,
+        list(range(10**6)),
+        deep,
+        {"k" * 10**6: 1, "l": {}},
+        {str(key): key for key in range(999)},
+    ):
+        assert len(value_text(value)) == MAX_CHARACTERS

@@ -17,8 +17,7 @@ from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import LargeBody, is_large
-from tpuserve_server.wire.json.tensor import decode_predict_inputs, parse_predict_body, read_quickly
-from tpuserve_server.wire.json.vertex import with_parameters
+from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body, read_quickly, with_parameters
 
 MEBIBYTE = 1 << 20
 BUDGET = DecodedBudget(64 * MEBIBYTE)

@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json import tensor
+from tpuserve_server.wire.json import predict
 from tpuserve_server.wire.json.numbers import has_slow_numbers, parse_numbers
-from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.predict import JsonInputs, decode_predict_inputs, parse_predict_body
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Ocb"]
 # Enough whitespace that bodies with objects are large enough for the fast path.
@@ -106,7 +106,7 @@ def decode(body: bytes, wanted: Signature) -> JsonInputs:
 
 
 def decode_plainly(body: bytes, wanted: Signature) -> JsonInputs:
-    with mock.patch.object(tensor, "parse_numbers", return_value=None):
+    with mock.patch.object(predict, "parse_numbers", return_value=None):
         return decode(body, wanted)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, TensorSpec
+from tpuserve_server.wire.json.predict import JsonInputs, decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
 
 
 def spec(name: str, dtype: Any, *shape: int | None) -> TensorSpec:  # noqa: ANN401 - whatever numpy takes

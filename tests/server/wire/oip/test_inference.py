@@ -1,4 +1,4 @@
-"""Tests for request parameters."""
+"""Tests for the value types of a request: the version that it names, and its parameters."""
 
 from itertools import permutations
 
@@ -6,7 +6,23 @@ import pytest
 
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.wire.oip.parameters import NO_PARAMETERS, read_parameters
+from tpuserve_server.core.terms.types import ModelSpec
+from tpuserve_server.wire.oip.inference import NO_PARAMETERS, parse_model_spec, read_parameters
+
+
+@pytest.mark.parametrize(("text", "version"), [("", None), ("7", 7), ("007", 7), (str(2**63 - 1), 2**63 - 1)])
+def test_a_version_is_a_number_and_empty_is_the_latest(text: str, version: int | None) -> None:
+    assert parse_model_spec("m", text, "s") == ModelSpec("m", version, None, "s")
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.0", " 1", "٣", str(2**63), "9" * 5000])
+def test_other_versions_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_model_spec("m", text)
+    assert caught.value.message == (
+        f"failed to get model version from specified version string '{text[:32]}', version should be an integral "
+        "value > 0"
+    )
 
 
 @pytest.mark.parametrize(

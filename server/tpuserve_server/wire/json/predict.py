@@ -1,29 +1,47 @@
-"""REST predict requests: converts JSON rows or columns to numpy arrays.
+"""TensorFlow Serving's and Vertex AI's predict requests in JSON: rows or columns to numpy arrays, and their layouts.
 
 Bodies that hold only numbers take the fast path in numbers.py. In all others, C loops process whole levels of a nested
-list, never value by value in Python. If a request cannot be converted, explain.py walks it again to find the error.
+list, never value by value in Python. If a request cannot be converted, conversion.py walks it again to find the error.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import orjson
 
 from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
-from tpuserve_server.wire.json.base64 import is_base64_object
-from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json
-from tpuserve_server.wire.json.conversion import convert_each, convert_rows
-from tpuserve_server.wire.json.explain import explain_columns, explain_rows
+from tpuserve_server.core.serving.response import JSON_ROWS, Part
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, shown
+from tpuserve_server.core.terms.types import Array, PredictResult, Signature, Tensors, TensorSpec
+from tpuserve_server.wire.json.array_text import ListTemplate
+from tpuserve_server.wire.json.body import (
+    JsonObject,
+    JsonValue,
+    check_depth,
+    check_object,
+    is_base64_object,
+    parse_json,
+    signature_name,
+    value_text,
+)
+from tpuserve_server.wire.json.conversion import convert_each, convert_rows, explain_columns, explain_rows
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, LargeBody, is_large
+from tpuserve_server.wire.json.number_list import ListSubject, example_list
 from tpuserve_server.wire.json.numbers import (
     NumericBody,
     parse_numbers,
 )
 from tpuserve_server.wire.json.ragged import ragged_columns
-from tpuserve_server.wire.json.request import check_object, signature_name
-from tpuserve_server.wire.json.text import value_text
+from tpuserve_server.wire.json.response import encode_predictions, prediction_template
+from tpuserve_server.wire.layouts import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Key in the ASGI scope of a request whose body is read by these rules.
+VERTEX_SCOPE: Final = "tpuserve.vertex"
+_SIGNATURE_NAME = "signature_name"
+_DOUBLE: Final = np.dtype(np.float64)
 
 
 class PredictBody:
@@ -196,3 +214,86 @@ def _decode_columns(document: JsonObject, signature: Signature) -> Tensors:
         check_depth(value, 1)
         explain_columns(value, signature)
     return tensors
+
+
+def may_have_parameters(body: bytes) -> bool:
+    """Return whether `with_parameters` must read a body. An escape may hide the name."""
+    return b"parameters" in body or b"\\" in body
+
+
+def with_parameters(parsed: PredictBody) -> PredictBody:
+    """Return `parsed` with the name of the signature that Vertex AI's `parameters` may hold.
+
+    Raises:
+        InvalidArgument: `parameters` holds anything else, or another name.
+    """
+    name = _read_parameters(parsed.member("parameters"))
+    if name and parsed.signature_name not in ("", name):
+        raise InvalidArgument(
+            f"The request names two signatures: '{parsed.signature_name}', and '{name}' in 'parameters'"
+        )
+    parsed.signature_name = name or parsed.signature_name
+    return parsed
+
+
+def _read_parameters(parameters: object) -> str:
+    """Return the signature name, or "". Clients of the platform send null for no parameters."""
+    if parameters is None:
+        return ""
+    if not isinstance(parameters, dict):
+        raise InvalidArgument('\'parameters\' must be an object, such as {"signature_name": "serving_default"}')
+    if unknown := sorted(parameters.keys() - {_SIGNATURE_NAME}):
+        raise InvalidArgument(f"'parameters' may hold only '{_SIGNATURE_NAME}'; it also holds '{shown(unknown[0])}'")
+    name = parameters.get(_SIGNATURE_NAME, "")
+    if not isinstance(name, str):
+        raise InvalidArgument(f"'{_SIGNATURE_NAME}' in 'parameters' must be a string")
+    return shown(name)
+
+
+class PredictForm(NamedTuple):
+    """The facts that all requests of a layout share: the input, whose name is None if the bodies do not name it."""
+
+    name: str | None
+    shape: tuple[int, ...]
+    is_row: bool
+
+    def encode(self, result: PredictResult) -> bytes:
+        """Encode a response. Raises as `encode_predictions`."""
+        return encode_predictions(result.outputs, is_row=self.is_row)
+
+    def parts(self, result: PredictResult) -> tuple[Part, ...]:
+        """Return the outputs with their encoding."""
+        return ((result.outputs, JSON_ROWS),)
+
+    def template(self, result: PredictResult) -> ListTemplate | None:
+        """Return the template of a response, or None if it has more than lists of numbers."""
+        return prediction_template(result.outputs, is_row=self.is_row)
+
+
+def learn_predict_list(skeleton: bytes, subject: ListSubject) -> Frame | None:
+    """Return the frame of the bodies with this skeleton of a list, or None if they need more than its numbers.
+
+    The parser proves it: it must read the numbers of an example, in their order and shape, and nothing else.
+    """
+    example = example_list(skeleton)
+    if example is None:
+        return None
+    body = b"".join((subject.before, example.text, subject.after))
+    try:
+        parsed = parse_predict_body(body)
+        name = _column_name(body)
+        decoded = decode_predict_inputs(parsed, Signature("", {name or "": TensorSpec("", _DOUBLE, None)}, {}))
+    except (ServingError, ValueError):
+        # orjson reads fewer documents than the parser of requests.
+        return None
+    (numbers,) = decoded.inputs.values()
+    if numbers.shape != example.numbers.shape or not np.array_equal(numbers, example.numbers):
+        return None
+    form = PredictForm(name, numbers.shape, decoded.is_row)
+    return Frame(subject.spec.with_signature(parsed.signature_name), (), (), form=form)
+
+
+def _column_name(body: bytes) -> str | None:
+    """Return the name of the only column of a valid body, or None if its input has no name."""
+    columns = orjson.loads(body).get("inputs")
+    return next(iter(columns)) if type(columns) is dict and len(columns) == 1 else None

@@ -17,8 +17,8 @@ from numpy.typing import DTypeLike
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json.explain import explain_columns, explain_rows
-from tpuserve_server.wire.json.tensor import JsonInputs, decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json.conversion import explain_columns, explain_rows
+from tpuserve_server.wire.json.predict import JsonInputs, decode_predict_inputs, parse_predict_body, with_parameters
 
 STRING = np.dtype(np.object_)
 
@@ -379,3 +379,38 @@ def test_a_string_among_numbers_takes_memory_in_proportion_to_the_body(form: str
 def test_what_is_no_string_takes_little_memory_too(other: str) -> None:
     body = f'{{"instances": [{",".join([other, "1.5"] * 10_000)}]}}'.encode()
     assert peak_bytes(body) < 100 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"instances": [1]}', ""),
+        (b'{"instances": [1], "signature_name": "s"}', "s"),
+        (b'{"instances": [1], "parameters": null}', ""),
+        (b'{"instances": [1], "parameters": {}}', ""),
+        (b'{"instances": [1], "parameters": {"signature_name": ""}}', ""),
+        (b'{"instances": [1], "parameters": {"signature_name": "s"}}', "s"),
+        (b'{"instances": [1], "param\\u0065ters": {"signature_name": "s"}}', "s"),
+        (b'{"instances": [1], "signature_name": "s", "parameters": {"signature_name": "s"}}', "s"),
+        (b'{"instances": [{"parameters": 1}]}', ""),
+        (b'{"instances": ["\\n"]}', ""),
+    ],
+)
+def test_the_signature_comes_from_the_body_or_its_parameters(body: bytes, name: str) -> None:
+    assert with_parameters(parse_predict_body(body)).signature_name == name
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (b"[]", '\'parameters\' must be an object, such as {"signature_name": "serving_default"}'),
+        (b'"s"', '\'parameters\' must be an object, such as {"signature_name": "serving_default"}'),
+        (b'{"top_k": 5}', "'parameters' may hold only 'signature_name'; it also holds 'top_k'"),
+        (b'{"signature_name": 3}', "'signature_name' in 'parameters' must be a string"),
+        (b'{"signature_name": "t"}', "The request names two signatures: 's', and 't' in 'parameters'"),
+    ],
+)
+def test_other_parameters_are_refused_by_name(parameters: bytes, message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        with_parameters(parse_predict_body(b'{"instances": [1], "signature_name": "s", "parameters": %b}' % parameters))
+    assert caught.value.message == message
