@@ -250,6 +250,7 @@ class FakeService(InferenceService):
         run: Callable[[Tensors], Tensors] = half_plus_two,
         signatures: Mapping[str, Signature] | None = None,
     ) -> None:
+        self.cached_models = ()
         self.run = run
         self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
         self.requests: list[Prediction] = []
@@ -287,10 +288,6 @@ class FakeService(InferenceService):
             raise self.fault
         with self.acquire(request.spec) as model:
             return PredictResult(ServableId("m", 7), model.signature.name, self.run(request.inputs), self.cache)
-
-    @property
-    def has_caches(self) -> bool:
-        return False
 
     def check_deadline(self, spec: ModelSpec, deadline: Deadline, priority: Priority) -> None:
         if deadline.at_s < self.busy_until_s:

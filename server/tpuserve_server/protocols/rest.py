@@ -23,6 +23,7 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.control import Control
+from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, raw_path
 from tpuserve_server.protocols.http.accept import LEAST_WEIGHT, parse_accept
 from tpuserve_server.protocols.http.browser_safety import SafeResponses
@@ -124,7 +125,7 @@ def rest_app(
     meter = meter or RequestMeter(service, metrics, clock, "rest", observers)
     if budgets is None:
         budgets = Budgets.of(BudgetOptions(), options.max_body_bytes, clock)
-    v2 = V2(service, logs, meter, administration, budgets.decoded, control, budgets.response)
+    v2 = V2(service, logs, meter, budgets, control or Control(ControlOptions()), administration)
     v1 = V1(
         service,
         logs,

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -12,8 +13,8 @@ from tpuserve_formats.messages.official import MODEL_SERVICE, PREDICTION_SERVICE
 from tpuserve_server.access.access import CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ, READ_SERVER
 from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.core.models.metrics import Metrics
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.deadline import Clock
@@ -28,11 +29,92 @@ from tpuserve_server.protocols.reflection import V1_SERVICE, V1ALPHA_SERVICE, Re
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.protocols.tf_grpc.examples import ExampleMethods
-from tpuserve_server.protocols.tf_grpc.model_status import ModelMethods
+from tpuserve_server.protocols.tf_grpc.models import ModelMethods
 from tpuserve_server.protocols.tf_grpc.prediction import PredictionMethods
 from tpuserve_server.protocols.tf_grpc.profiler import ProfilerMethods
-from tpuserve_server.protocols.tf_grpc.reload import ReloadMethods
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
+
+_PREDICTION, _MODEL, _HEALTH = PREDICTION_SERVICE, MODEL_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"]
+_SERVICES = (_PREDICTION.full_name, _MODEL.full_name, OIP_SERVICE, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
+
+
+def rpc_table(
+    service: InferenceService,
+    metrics: Metrics,
+    clock: Clock,
+    *,
+    models: ConfiguredModels | None = None,
+    administration: Administration | None = None,
+    logs: RequestLogs | None = None,
+    tracer: Tracer | None = None,
+    serialize_as_content: bool = False,
+    check_method_names: bool = False,
+    max_request_bytes: int = 64 << 20,
+    budgets: Budgets | None = None,
+    observers: Observers = NO_OBSERVERS,
+    meter: RequestMeter | None = None,
+) -> RpcTable:
+    """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
+
+    Without `administration` the Open Inference Protocol has only health, metadata and inference.
+
+    `serialize_as_content` encodes outputs in tensor_content instead of the typed fields.
+
+    `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
+    `logs` receive the answered predictions; None logs nothing.
+    Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
+    and the requests of a stream that are in flight. `budgets` limit the decoded objects of a message and the size of a
+    response; the default is that of BudgetOptions.
+    `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`.
+    """
+    meter = meter or RequestMeter(service, metrics, clock, "grpc", observers)
+    budgets = budgets or Budgets.of(BudgetOptions(), max_request_bytes, clock)
+    limits = (max_request_bytes, budgets)
+    prediction = PredictionMethods(service, meter, logs, clock, *limits, as_content=serialize_as_content)
+    examples = ExampleMethods(service, meter, logs, *limits, check_method_names=check_method_names)
+    table: RpcTable = {
+        f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict, PREDICT),
+        f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify, PREDICT),
+        f"/{_PREDICTION.full_name}/Regress": UnaryMethod(examples.regress, PREDICT),
+        f"/{_PREDICTION.full_name}/MultiInference": UnaryMethod(examples.multi_inference, PREDICT),
+        f"/{_PREDICTION.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata, DESCRIBE),
+        **_model_methods(service, models, meter, clock),
+        **oip_methods(service, meter, logs, clock, administration, *limits),
+        **_general_methods(service, tracer),
+    }
+    return limit_messages(table, LARGE_PATHS)
+
+
+def _model_methods(
+    service: InferenceService, models: ConfiguredModels | None, meter: RequestMeter, clock: Clock
+) -> RpcTable:
+    methods = ModelMethods(service, meter, clock)
+    table = {f"/{_MODEL.full_name}/GetModelStatus": UnaryMethod(methods.get_model_status, READ)}
+    if models is not None:
+        reload = partial(methods.reload, models)
+        table[f"/{_MODEL.full_name}/HandleReloadConfigRequest"] = UnaryMethod(reload, CONTROL_SERVER)
+    return table
+
+
+def _general_methods(service: InferenceService, tracer: Tracer | None) -> RpcTable:
+    """Return the methods of health, reflection and, with a tracer, profiles."""
+    # Existing probes use TensorFlow Serving's short names.
+    health = HealthMethods(service, (*_SERVICES, _PREDICTION.name, _MODEL.name))
+    services = _SERVICES if tracer is None else (*_SERVICES, PROFILER_SERVICE.full_name)
+    reflection = StreamMethod(ReflectionMethods(services).server_reflection_info, READ)
+    table: dict[str, UnaryMethod | StreamMethod] = {
+        f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
+        f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
+        f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
+        f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
+    }
+    if tracer is not None:
+        methods, path = ProfilerMethods(tracer), f"/{PROFILER_SERVICE.full_name}"
+        table[f"{path}/Profile"] = UnaryMethod(methods.profile, CONTROL_SERVER)
+        table[f"{path}/Terminate"] = UnaryMethod(methods.terminate, CONTROL_SERVER)
+        table[f"{path}/Monitor"] = UnaryMethod(methods.monitor, READ_SERVER)
+    return table
+
 
 # grpc.health.v1.Health (grpc/grpc, doc/health-checking.md): reports whether this server can answer predictions now.
 
@@ -122,112 +204,3 @@ async def _checked(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def _check(message: bytes) -> None:
     if len(message) > MAX_SMALL_BYTES:
         raise ResourceExhausted(f"Messages of this method may have at most {MAX_SMALL_BYTES} bytes; was {len(message)}")
-
-
-_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
-_SERVICES = (
-    PREDICTION_SERVICE.full_name,
-    MODEL_SERVICE.full_name,
-    OIP_SERVICE,
-    _HEALTH.full_name,
-    V1_SERVICE,
-    V1ALPHA_SERVICE,
-)
-
-
-def rpc_table(
-    service: InferenceService,
-    metrics: Metrics,
-    clock: Clock,
-    *,
-    models: ConfiguredModels | None = None,
-    administration: Administration | None = None,
-    logs: RequestLogs | None = None,
-    tracer: Tracer | None = None,
-    serialize_as_content: bool = False,
-    check_method_names: bool = False,
-    max_request_bytes: int = 64 << 20,
-    decoded: DecodedBudget = DEFAULT_DECODED,
-    responses: ResponseBudget = DEFAULT_RESPONSE,
-    observers: Observers = NO_OBSERVERS,
-    meter: RequestMeter | None = None,
-) -> RpcTable:
-    """Return the methods by full path. Without `models` there is no reload method, without a `tracer` no profiler.
-
-    Without `administration` the Open Inference Protocol has only health, metadata and inference.
-
-    `serialize_as_content` encodes outputs in tensor_content instead of the typed fields.
-
-    `check_method_names` makes Classify, Regress and MultiInference refuse signatures with another method_name.
-    `logs` receive the answered predictions; None logs nothing.
-    Hosts limit the size of messages. `max_request_bytes` limits the total size of values that a message repeats,
-    and the requests of a stream that are in flight. `decoded` limits the decoded objects of a message, and
-    `responses` the size of a response.
-    `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`.
-    """
-    meter = meter or RequestMeter(service, metrics, clock, "grpc", observers)
-    prediction = PredictionMethods(
-        service,
-        meter,
-        logs,
-        clock,
-        as_content=serialize_as_content,
-        max_repeated_bytes=max_request_bytes,
-        decoded=decoded,
-        responses=responses,
-    )
-    examples = ExampleMethods(
-        service,
-        meter,
-        logs,
-        check_method_names=check_method_names,
-        max_repeated_bytes=max_request_bytes,
-        decoded=decoded,
-        responses=responses,
-    )
-    model = ModelMethods(service, meter)
-    # Existing probes use TensorFlow Serving's short names.
-    health = HealthMethods(service, (*_SERVICES, PREDICTION_SERVICE.name, MODEL_SERVICE.name))
-    profiler = _profiler_methods(tracer) if tracer is not None else {}
-    listed = (*_SERVICES, PROFILER_SERVICE.full_name) if profiler else _SERVICES
-    reflection = StreamMethod(ReflectionMethods(listed).server_reflection_info, READ)
-    reload = ReloadMethods(service, models, meter, clock).handle_reload_config_request if models is not None else None
-    table: RpcTable = {
-        f"/{PREDICTION_SERVICE.full_name}/Predict": UnaryMethod(prediction.predict, PREDICT),
-        f"/{PREDICTION_SERVICE.full_name}/Classify": UnaryMethod(examples.classify, PREDICT),
-        f"/{PREDICTION_SERVICE.full_name}/Regress": UnaryMethod(examples.regress, PREDICT),
-        f"/{PREDICTION_SERVICE.full_name}/MultiInference": UnaryMethod(examples.multi_inference, PREDICT),
-        f"/{PREDICTION_SERVICE.full_name}/GetModelMetadata": UnaryMethod(prediction.get_model_metadata, DESCRIBE),
-        f"/{MODEL_SERVICE.full_name}/GetModelStatus": UnaryMethod(model.get_model_status, READ),
-        **(
-            {f"/{MODEL_SERVICE.full_name}/HandleReloadConfigRequest": UnaryMethod(reload, CONTROL_SERVER)}
-            if reload is not None
-            else {}
-        ),
-        **profiler,
-        **oip_methods(
-            service,
-            meter,
-            logs,
-            clock,
-            administration,
-            max_request_bytes=max_request_bytes,
-            decoded=decoded,
-            responses=responses,
-        ),
-        f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
-        f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
-        f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
-        f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
-    }
-    return limit_messages(table, LARGE_PATHS)
-
-
-def _profiler_methods(tracer: Tracer) -> dict[str, UnaryMethod]:
-    methods = ProfilerMethods(tracer)
-    path = f"/{PROFILER_SERVICE.full_name}"
-    return {
-        f"{path}/Profile": UnaryMethod(methods.profile, CONTROL_SERVER),
-        f"{path}/Terminate": UnaryMethod(methods.terminate, CONTROL_SERVER),
-        f"{path}/Monitor": UnaryMethod(methods.monitor, READ_SERVER),
-    }

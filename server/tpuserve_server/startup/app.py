@@ -334,8 +334,7 @@ def build(
         tracer=tracer,
         check_method_names=settings.server.enable_signature_method_name_check,
         max_request_bytes=max_bytes,
-        decoded=budgets.decoded,
-        responses=budgets.response,
+        budgets=budgets,
         meter=rpc_meter,
     )
     rest = rest_app(

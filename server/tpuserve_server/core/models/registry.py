@@ -76,8 +76,8 @@ class ModelRegistry:
         self._closed = False
         # The versions that answer requests, of all models. Readers need no lock.
         self.serving: tuple[Loaded, ...] = ()
-        # Whether any version had a response cache. It stays True, so that requests need no lock to read it.
-        self.has_caches = False
+        # The models of which a version has or had a response cache. Requests read it without a lock.
+        self.cached_models: set[str] = set()
 
     # Called for requests.
 
@@ -356,7 +356,8 @@ class ModelRegistry:
             if loaded is not None:
                 version.loaded = loaded
                 self._has_served = True
-                self.has_caches |= loaded.responses is not None
+                if loaded.responses is not None:
+                    self.cached_models.add(servable_id.name)
             elif state is State.END:
                 version.loaded = None
             self._models[servable_id.name].settle(is_closing=self._closed)

@@ -117,10 +117,6 @@ class ResponseBudget:
         return encode()
 
 
-# For callers without options: that of the default flags.
-DEFAULT_RESPONSE: Final = ResponseBudget(1 << 30)
-
-
 def _sizes(outputs: Tensors, encoding: Encoding) -> list[int]:
     """Return the bytes that each output takes at most."""
     if encoding.is_nested and len(outputs) > 1:

@@ -1,7 +1,7 @@
 """InferenceService: the entry point to the models for every protocol and host."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
 from tpuserve_server.core.batching.task import QueueDepth
@@ -67,6 +67,8 @@ class InferenceService:
         `shapes` are the rules for the inputs of requests.
         """
         self._registry = registry
+        # The models for which a call of `recall` may be useful: a version of theirs has or had a response cache.
+        self.cached_models: Container[str] = registry.cached_models
         self._watchdog = watchdog
         self._access = access
         self._shapes = shapes
@@ -113,11 +115,6 @@ class InferenceService:
         except BaseException:
             handle.release()
             raise
-
-    @property
-    def has_caches(self) -> bool:
-        """Whether a call of `recall` may be useful, because a version has or had a response cache."""
-        return self._registry.has_caches
 
     async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
         """Look up a request by its bytes, or return None for a version without response cache and an unknown spec.

@@ -18,7 +18,6 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
 from tpuserve_server.protocols.oip.models import acquire_model
 from tpuserve_server.protocols.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
-from tpuserve_server.protocols.recalling import recall_unlogged
 from tpuserve_server.protocols.request_meter import MeasuredRequest
 from tpuserve_server.wire.oip.classification import classify
 from tpuserve_server.wire.oip.decoding import decode_inputs
@@ -107,8 +106,13 @@ class Inferring:
         )
 
     async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
-        """Look up a request by its bytes. Keep only responses to requests with `has_lasting_bytes`."""
-        return await recall_unlogged(self._service, self._logs, spec, kind, body)
+        """Look up a request by its bytes, or return None for a model with a request log, which needs the arrays.
+
+        Keep only responses to requests with `has_lasting_bytes`.
+        """
+        if self._logs is not None and self._logs.has_log(spec.name):
+            return None
+        return await self._service.recall(spec, kind, body)
 
     async def _with_inputs(self, request: InferenceRequest) -> InferenceRequest:
         """Return `request` with the inputs that are in shared memory. Large ones are copied in a thread."""

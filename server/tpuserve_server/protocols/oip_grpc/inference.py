@@ -3,8 +3,8 @@
 import asyncio
 from functools import partial
 
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, RAW, ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.response import RAW
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, Tensors
@@ -65,22 +65,21 @@ class InferenceMethods:
         meter: RequestMeter,
         logs: RequestLogs | None,
         clock: Clock,
-        regions: SharedMemoryRegions | None = None,
-        decoded: DecodedBudget = DEFAULT_DECODED,
-        responses: ResponseBudget = DEFAULT_RESPONSE,
+        regions: SharedMemoryRegions | None,
+        budgets: Budgets,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
         `regions` hold tensors in shared memory; None means that there are none.
-        `decoded` limits the memory of a request's decoded objects, and `responses` the size of a response.
+        `budgets` limit the memory of a request's decoded objects and the size of a response.
         """
-        self._decoded = decoded
+        self._decoded = budgets.decoded
         self._service = service
         self._meter = meter
-        self._inferring = Inferring(service, logs, regions, decoded)
-        self._responses = responses
+        self._inferring = Inferring(service, logs, regions, budgets.decoded)
+        self._responses = budgets.response
         # Answers ModelInfer.
-        self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, responses, logs).handle
+        self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, budgets.response, logs).handle
 
     async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer one request of a `method`, which metrics name."""
@@ -91,7 +90,7 @@ class InferenceMethods:
                 await asyncio.to_thread(check_structure, body, INFER_REQUEST, self._decoded)
                 spec, request = await asyncio.to_thread(parse_infer_request, body)
             measured.model = spec.name
-            may_recall = self._service.has_caches and request.has_lasting_bytes
+            may_recall = spec.name in self._service.cached_models and request.has_lasting_bytes
             recall = await self._inferring.recall(spec, _KIND, body) if may_recall else None
             if recall is not None and recall.found is not None:
                 measured.recalls(recall, recall.found.signature_name)

@@ -4,8 +4,7 @@ from typing import Final
 
 from tpuserve_formats.messages.oip import GRPC_INFERENCE_SERVICE
 from tpuserve_server.access.access import DESCRIBE, OPEN, PREDICT, READ
-from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.serving.response import ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
@@ -27,19 +26,16 @@ def oip_methods(
     logs: RequestLogs | None,
     clock: Clock,
     administration: Administration | None,
-    *,
     max_request_bytes: int,
-    decoded: DecodedBudget,
-    responses: ResponseBudget,
+    budgets: Budgets,
 ) -> RpcTable:
     """Return the methods. A new method adds a line here. Without `administration` its methods are missing.
 
-    `decoded` limits the decoded objects of a request, and `responses` the size of a response. A stream may have
-    `max_request_bytes` in flight, and one request more.
+    `budgets` limit the decoded objects of a request and the size of a response. A stream may have `max_request_bytes`
+    in flight, and one request more.
     """
-    inference = InferenceMethods(
-        service, meter, logs, clock, administration.regions if administration else None, decoded, responses
-    )
+    regions = administration.regions if administration else None
+    inference = InferenceMethods(service, meter, logs, clock, regions, budgets)
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {

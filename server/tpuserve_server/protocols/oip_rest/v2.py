@@ -9,14 +9,12 @@ import orjson
 
 from tpuserve_server.access.caller import find_caller, shown_reason
 from tpuserve_server.core.models.response_cache import Recall
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.serving.response import DEFAULT_RESPONSE, ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import CacheOutcome, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.exchange import HttpCall, raw_path
 from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.errors import PathNotFound
@@ -129,23 +127,22 @@ class V2:
         service: InferenceService,
         logs: RequestLogs | None,
         meter: RequestMeter,
+        budgets: Budgets,
+        control: Control,
         administration: Administration | None = None,
-        decoded: DecodedBudget = DEFAULT_DECODED,
-        control: Control | None = None,
-        responses: ResponseBudget = DEFAULT_RESPONSE,
     ) -> None:
         """Answer from `service`; `logs` receive the answered requests, None logs nothing.
 
-        `meter` is the exchange's. Without `administration` the paths of its extensions are unknown. `decoded` limits
-        the memory of a request's decoded objects. `control` decides which clients may change the server; the default is
-        ControlOptions'. `responses` limits the size of a response.
+        `meter` is the exchange's. Without `administration` the paths of its extensions are unknown. `budgets` limit the
+        memory of a request's decoded objects and the size of a response. `control` decides which clients may change the
+        server.
         """
-        self._control = Control(ControlOptions()) if control is None else control
-        self.decoded = decoded
+        self._control = control
+        self.decoded = budgets.decoded
         self._service = service
-        self._responses = responses
-        self._lane = RestLane(InferLane(), service, meter, responses, logs)
-        self._inferring = Inferring(service, logs, administration.regions if administration else None, decoded)
+        self._responses = budgets.response
+        self._lane = RestLane(InferLane(), service, meter, budgets.response, logs)
+        self._inferring = Inferring(service, logs, administration.regions if administration else None, self.decoded)
         self._server = administration.server if administration else describe_server()
         self._administration = AdministrationHandlers(administration).by_action if administration else {}
         self.headers: Headers = ()
@@ -195,8 +192,8 @@ class V2:
         if body is None:
             body = await call.read_body()
             json_bytes = read_json_length(call.scope, len(body))
-        has_caches = self._service.has_caches
-        recall = await self._inferring.recall(spec, _kind(json_bytes), body) if has_caches else None
+        may_recall = spec.name in self._service.cached_models
+        recall = await self._inferring.recall(spec, _kind(json_bytes), body) if may_recall else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, json_bytes = recall.found
             call.measured.recalls(recall, signature_name)

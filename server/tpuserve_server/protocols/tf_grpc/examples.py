@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.serving.response import TYPED, ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.response import TYPED
 from tpuserve_server.core.serving.service import AcquiredVersion, InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority
@@ -40,25 +40,24 @@ class ExampleMethods:
         service: InferenceService,
         meter: RequestMeter,
         logs: RequestLogs | None,
+        max_repeated_bytes: int,
+        budgets: Budgets,
         *,
         check_method_names: bool,
-        max_repeated_bytes: int,
-        decoded: DecodedBudget,
-        responses: ResponseBudget,
     ) -> None:
         """Answer from `service`.
 
         With `check_method_names`, a signature's method_name must match the method (native TF2 models have none).
-        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
-        `decoded` the memory of its decoded objects. `responses` limits the size of a response.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and `budgets` the
+        memory of its decoded objects and the size of a response.
         """
         self._service = service
         self._meter = meter
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
-        self._decoded = decoded
-        self._responses = responses
+        self._decoded = budgets.decoded
+        self._responses = budgets.response
 
     async def classify(self, body: bytes, context: CallContext) -> bytes:
         """Answer Classify."""

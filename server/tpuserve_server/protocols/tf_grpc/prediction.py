@@ -3,8 +3,8 @@
 import asyncio
 from functools import partial
 
-from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.serving.response import RAW, TYPED, ResponseBudget
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.response import RAW, TYPED
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
@@ -67,29 +67,28 @@ class PredictionMethods:
         meter: RequestMeter,
         logs: RequestLogs | None,
         clock: Clock,
+        max_repeated_bytes: int,
+        budgets: Budgets,
         *,
         as_content: bool,
-        max_repeated_bytes: int,
-        decoded: DecodedBudget,
-        responses: ResponseBudget,
     ) -> None:
         """Answer from `service`.
 
         With `as_content`, outputs are encoded in tensor_content instead of the typed fields.
-        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and
-        `decoded` the memory of its decoded objects. `responses` limits the size of a response.
+        `max_repeated_bytes` limits the memory for values that a request repeats without sending them, and `budgets` the
+        memory of its decoded objects and the size of a response.
         """
         self._service = service
         self._meter = meter
         self._logs = logs
         self._as_content = as_content
         self._max_repeated_bytes = max_repeated_bytes
-        self._decoded = decoded
+        self._decoded = budgets.decoded
         lane = PredictLane(as_content=as_content)
         self._encoding = lane.encoding
-        self._responses = responses
+        self._responses = budgets.response
         # Answers Predict.
-        self.predict = RequestLane(lane, self._predict, service, meter, clock, responses, logs).handle
+        self.predict = RequestLane(lane, self._predict, service, meter, clock, budgets.response, logs).handle
 
     async def _predict(self, body: bytes, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:
@@ -104,7 +103,8 @@ class PredictionMethods:
             spec = decode_predict_spec(proto)
             measured.model = spec.name
             priority = context.priority
-            recall = await self._service.recall(spec, _KIND, body) if self._service.has_caches else None
+            may_recall = spec.name in self._service.cached_models
+            recall = await self._service.recall(spec, _KIND, body) if may_recall else None
             if recall is not None and recall.found is not None:
                 measured.recalls(recall, recall.found.signature_name)
                 self._log(spec.name, recall.servable_id, recall.found.signature_name, body, recall.found.body)

@@ -11,8 +11,7 @@ import orjson
 from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.decoded import DecodedBudget
-from tpuserve_server.core.serving.response import JSON_ROWS, ResponseBudget
+from tpuserve_server.core.serving.response import JSON_ROWS
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.terms.types import (
@@ -29,7 +28,6 @@ from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.headers import TIMEOUT_HEADER
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
-from tpuserve_server.protocols.recalling import recall_unlogged
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
@@ -69,19 +67,18 @@ class RestExamples:
         self,
         service: InferenceService,
         logs: RequestLogs | None,
+        max_repeated_bytes: int,
+        budgets: Budgets,
         *,
         check_method_names: bool,
-        max_repeated_bytes: int,
-        decoded: DecodedBudget,
-        responses: ResponseBudget,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`. See ExampleMethods for the other arguments."""
         self._service = service
         self._logs = logs
         self._check_method_names = check_method_names
         self._max_repeated_bytes = max_repeated_bytes
-        self._decoded = decoded
-        self._responses = responses
+        self._decoded = budgets.decoded
+        self._responses = budgets.response
 
     async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
@@ -226,14 +223,7 @@ class V1:
         self._logs = logs
         self._lane = RestLane(PredictLane(), service, meter, budgets.response, logs)
         self.headers: Headers = CORS_HEADERS if allow_cors else ()
-        self._examples = RestExamples(
-            service,
-            logs,
-            check_method_names=check_method_names,
-            max_repeated_bytes=max_repeated_bytes,
-            decoded=budgets.decoded,
-            responses=budgets.response,
-        )
+        self._examples = RestExamples(service, logs, max_repeated_bytes, budgets, check_method_names=check_method_names)
         self._decoded = budgets.decoded
         self._responses = budgets.response
 
@@ -272,8 +262,8 @@ class V1:
             # Free the body's memory while the model runs.
             del body
             return await inferring
-        service, kind = self._service, _KINDS[is_vertex]
-        recall = await recall_unlogged(service, self._logs, target, kind, body) if service.has_caches else None
+        may_recall = target.name in self._service.cached_models and not self._is_logged(target.name)
+        recall = await self._service.recall(target, _KINDS[is_vertex], body) if may_recall else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, _ = recall.found
             call.measured.recalls(recall, signature_name)
@@ -310,6 +300,10 @@ class V1:
         if self._logs is not None and (log := self._logs.choose(target.name)):
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
+    def _is_logged(self, model: str) -> bool:
+        """Return whether the request log may need the arrays of a request, which a response from the cache lacks."""
+        return self._logs is not None and self._logs.has_log(model)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:

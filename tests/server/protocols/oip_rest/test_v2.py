@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.terms.errors import AlreadyExists, Code, Unavailable
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import Signature, TensorSpec
+from tpuserve_server.protocols.control import Control
+from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.oip_rest.v2 import V2
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
@@ -229,8 +233,9 @@ async def test_only_inference_responses_are_compressed(rest: Rest) -> None:
 
 
 def test_the_guard_finds_the_model_of_a_path() -> None:
-    service = FakeService()
-    protocol = V2(service, None, RequestMeter(service, FakeMetrics(), FakeClock(), "rest"))
+    service, clock = FakeService(), FakeClock()
+    budgets, control = Budgets.of(BudgetOptions(), 1 << 20, clock), Control(ControlOptions())
+    protocol = V2(service, None, RequestMeter(service, FakeMetrics(), clock, "rest"), budgets, control)
     assert protocol.facts_of("POST", b"/v2/models/a%20b/infer").model == "a b"
     assert protocol.facts_of("GET", b"/v2").model is None
     assert protocol.facts_of("GET", b"/v2/nothing").model is None
