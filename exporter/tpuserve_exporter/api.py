@@ -19,7 +19,7 @@ from tpuserve_exporter.errors import ExportError, OptionConflict
 if TYPE_CHECKING:
     from tpuserve_exporter.options.export_options import ExportOptions
     from tpuserve_exporter.reports.shown_progress import RecordedProgress
-    from tpuserve_exporter.stages.exported import Exported
+    from tpuserve_exporter.stages.job import Exported
 
 # Arrays by input name, or a file of them.
 Samples: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
@@ -45,7 +45,7 @@ class ExportedVersion:
 
     def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the report as an HTML page if the name ends in .html, else as JSON. Raises OSError."""
-        from tpuserve_exporter.reports.report_files import write_report
+        from tpuserve_exporter.reports.reporter import write_report
 
         write_report(Path(path), self.report)
 
@@ -55,7 +55,7 @@ class ExportedVersion:
         return f"<{self.name}: {outcome}, largest difference {difference:.3g}, {len(self.warnings)} warning(s)>"
 
     def _repr_html_(self) -> str:
-        from tpuserve_exporter.reports.compact import render_compact
+        from tpuserve_exporter.reports.facts import render_compact
 
         return render_compact(self.report)
 
@@ -101,7 +101,7 @@ def export(
 
 def _parse(source: str, out_base: str, keywords: Mapping[str, object]) -> "ExportOptions":
     from tpuserve_exporter.command.exporting import command
-    from tpuserve_exporter.command.keywords import parse_keywords
+    from tpuserve_exporter.command.options import parse_keywords
 
     return parse_keywords(command, [source, out_base], keywords)
 
@@ -109,7 +109,7 @@ def _parse(source: str, out_base: str, keywords: Mapping[str, object]) -> "Expor
 def _run(
     options: "ExportOptions", live: object | None, reports: list[Path], progress: bool, started: float
 ) -> ExportedVersion:
-    from tpuserve_exporter.reports.report_files import write_report
+    from tpuserve_exporter.reports.reporter import write_report
     from tpuserve_exporter.reports.shown_progress import RecordedProgress, choose_progress
 
     recorded = RecordedProgress(choose_progress(silent=not progress))
@@ -142,7 +142,7 @@ def _export(
         with progress.step("Start TensorFlow"):
             start_tensorflow()
     _check_keras()
-    from tpuserve_exporter.reports.version_report import VersionReport
+    from tpuserve_exporter.reports.summary import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
     with quiet_tensorflow():

@@ -17,13 +17,11 @@ import pytest
 from rich.console import Console
 
 from tests.exporter.conftest import Finished
-from tpuserve_exporter.command.exporting import command
-from tpuserve_exporter.command.sections import SECTIONS
+from tpuserve_exporter.command.exporting import SECTIONS, command
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.reports.notebook_progress import NotebookProgress
-from tpuserve_exporter.reports.shown_progress import PlainProgress, TerminalProgress
+from tpuserve_exporter.reports.shown_progress import NotebookProgress, PlainProgress, TerminalProgress
 from tpuserve_exporter.reports.summary import print_success
-from tpuserve_exporter.stages.exported import Exported
+from tpuserve_exporter.stages.job import Exported
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
 from tpuserve_exporter.version.manifest import describe_signature
 from tpuserve_formats.manifest.version import Manifest, ManifestCpu, ManifestParity, ManifestSource

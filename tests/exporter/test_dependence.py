@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tpuserve_exporter.graphs.batch_statistics import RowAxes
 from tpuserve_exporter.graphs.dependence import Dependence, find_dependence
-from tpuserve_exporter.graphs.row_axes import RowAxes
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 Tensor = Any

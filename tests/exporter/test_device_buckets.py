@@ -3,7 +3,7 @@
 import pytest
 
 from tpuserve_exporter.errors import CannotLower
-from tpuserve_exporter.programs.buckets import Bucket, list_buckets
+from tpuserve_exporter.programs.device_programs import Bucket, list_buckets
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.exporter.conftest import Finished
-from tpuserve_exporter.destinations.disk_errors import disk_errors
+from tpuserve_exporter.destinations.staging import disk_errors
 from tpuserve_exporter.errors import PublishFailed, SourceUnreadable
 
 pytestmark = [pytest.mark.xdist_group(__name__)]

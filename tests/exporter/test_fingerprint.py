@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
-from tpuserve_exporter.version.fingerprint import holds
-from tpuserve_exporter.version.graph_hash import hash_graph
-from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_exporter.version.fingerprint import hash_graph, holds
+from tpuserve_exporter.version.manifest import PublishedVersion
 from tpuserve_formats.manifest.version import Manifest
 
 pytestmark = [pytest.mark.xdist_group(__name__)]

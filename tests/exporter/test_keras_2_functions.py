@@ -10,8 +10,7 @@ import h5py
 import pytest
 
 from tests.exporter.conftest import Finished
-from tpuserve_exporter.sources.keras import keras_2_content
-from tpuserve_exporter.sources.keras.unsafe_content import find_unsafe_config
+from tpuserve_exporter.sources.keras.unsafe_content import FUNCTIONS_FILE, find_unsafe_config, read_functions
 
 # Words in the names of parameters for files and libraries.
 _DANGERS = {"file", "filename", "path", "dir", "directory", "library", "stream", "descriptor"}
@@ -124,7 +123,7 @@ def test_the_list_has_only_functions_of_tensorflow_that_name_no_file() -> None:
     import tf_keras  # noqa: F401 - registers the names of keras
     from tensorflow.python.util.tf_export import get_symbol_from_name
 
-    names = keras_2_content.read_functions(keras_2_content.FUNCTIONS_FILE.read_text(encoding="utf-8"))
+    names = read_functions(FUNCTIONS_FILE.read_text(encoding="utf-8"))
     found = {one: get_symbol_from_name(one) or get_symbol_from_name(f"compat.v1.{one}") for one in names}
     assert [one for one, function in found.items() if function is None] == []
     assert [one for one, function in found.items() if inspect.isclass(function)] == []

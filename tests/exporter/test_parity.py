@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.parity import compare_cases, require_parity
-from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.parity import ParityResult, compare_cases, require_parity
 from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 

@@ -26,18 +26,13 @@ from tests.exporter.shaped_versions import (
 )
 from tests.support.descriptors import low_descriptors_taken
 from tpuserve_exporter.command.checking import command
-from tpuserve_exporter.options.device_mesh import DeviceMesh
-from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology
-from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
-from tpuserve_exporter.programs.compiler import read_refusal
-from tpuserve_exporter.programs.compiler_process import CompilerProcess, Compilers
-from tpuserve_exporter.programs.in_bfloat16 import rewrite
+from tpuserve_exporter.options.tpu import FAMILIES, DeviceMesh, TpuTopology
+from tpuserve_exporter.programs.compiler import read_refusal, rewrite
+from tpuserve_exporter.programs.compiler_process import CompileJob, CompileOutcome, CompilerProcess, Compilers
 from tpuserve_exporter.programs.preflight import rows_wasted, suggest_batch_sizes
-from tpuserve_exporter.programs.sharding import make_rules
-from tpuserve_exporter.programs.verdict import ProgramVerdict
-from tpuserve_exporter.programs.version_memory import VersionMemory
-from tpuserve_exporter.programs.version_programs import VersionProgram
-from tpuserve_exporter.reports import step_timing
+from tpuserve_exporter.programs.verdict import ProgramVerdict, VersionMemory
+from tpuserve_exporter.programs.version_programs import VersionProgram, make_rules
+from tpuserve_exporter.reports import shown_progress
 
 # Compilers use every core, so one process runs all their tests.
 pytestmark = [pytest.mark.xdist_group(__name__)]
@@ -86,7 +81,7 @@ def test_every_program_is_compiled_for_every_topology(classifier: Path) -> None:
 @compiles
 def test_people_are_told_in_a_table(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A step of less than a second would leave no line.
-    monkeypatch.setattr(step_timing, "_SHOWN_S", 0.0)
+    monkeypatch.setattr(shown_progress, "_SHOWN_S", 0.0)
     done = check(classifier, "--tpu", "v5e:1x1")
     assert done.code == 0
     assert "Compile for v5e:1x1" in done.out

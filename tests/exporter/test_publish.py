@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpuserve_exporter.destinations.local_directory import LocalDirectory
-from tpuserve_exporter.destinations.version_number import choose_number
+from tpuserve_exporter.destinations.staging import choose_number
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
 

@@ -16,8 +16,7 @@ from tests.exporter.conftest import Finished
 from tests.support.free_ports import free_ports
 from tests.support.object_stores import RunningStore, running_store
 from tpuserve_exporter.destinations.destination import open_destination
-from tpuserve_exporter.destinations.object_store import CLAIM_FILE, ObjectStore
-from tpuserve_exporter.destinations.store_files import StoreFiles
+from tpuserve_exporter.destinations.object_store import CLAIM_FILE, ObjectStore, StoreFiles
 from tpuserve_exporter.errors import MissingExtra, OptionConflict, PublishFailed
 from tpuserve_exporter.options.store_uri import StoreUri, parse_out_base
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError

@@ -15,7 +15,7 @@ import tpuserve_exporter
 from tests.exporter import builders
 from tests.exporter.conftest import read_manifest
 from tpuserve_exporter import CheckpointMismatch, ExportedVersion, OptionConflict, ParityFailed, export
-from tpuserve_exporter.reports.notebook_progress import NotebookProgress
+from tpuserve_exporter.reports.shown_progress import NotebookProgress
 from tpuserve_exporter.terms.signature import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]

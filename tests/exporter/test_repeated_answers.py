@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.repeated_answers import Change, find_change
+from tpuserve_exporter.checks.variation import Change, find_change
 from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]

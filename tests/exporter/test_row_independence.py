@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.row_independence import (
+from tpuserve_exporter.checks.variation import (
     count_fixed_rows,
     find_dependence,
     find_dependence_in_fixed,

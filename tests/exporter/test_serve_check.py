@@ -12,13 +12,14 @@ from tests.exporter.test_fingerprint import save
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.serve_check import (
     ServedRequest,
+    ServerProcess,
     can_be_json,
     check_serving,
     predict_grpc,
     predict_rest,
     send_all,
+    serving,
 )
-from tpuserve_exporter.checks.server_process import ServerProcess, serving
 from tpuserve_exporter.errors import ParityFailed, SessionLoadFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]

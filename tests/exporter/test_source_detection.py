@@ -6,7 +6,7 @@ import pytest
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
-from tpuserve_exporter.sources.detect import detect
+from tpuserve_exporter.sources.kinds import detect
 
 ONE = {
     "an Orbax item": ("orbax", ["_METADATA"]),

@@ -6,13 +6,12 @@ import pytest
 
 from tests.exporter import builders
 from tpuserve_exporter.command.exporting import command
-from tpuserve_exporter.command.keywords import parse_keywords
+from tpuserve_exporter.command.options import parse_keywords
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.reports.shown_progress import PlainProgress, RecordedProgress, choose_progress
-from tpuserve_exporter.stages.freezing import freeze_model
 from tpuserve_exporter.stages.job import Job, Warnings
 from tpuserve_exporter.stages.run import open_model, prepare, staging_folder
-from tpuserve_exporter.stages.writing import write_version
+from tpuserve_exporter.stages.writing import freeze_model, write_version
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule, find_axes
-from tpuserve_exporter.options.tpu_topology import FAMILIES, TpuTopology, parse_topologies
+from tpuserve_exporter.options.tpu import FAMILIES, DeviceMesh, ShardRule, TpuTopology, find_axes, parse_topologies
 
 
 @pytest.mark.parametrize(

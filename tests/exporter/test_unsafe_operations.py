@@ -11,7 +11,7 @@ from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.command.checking import command as check_command
 from tpuserve_exporter.command.inspecting import command as inspect_command
 from tpuserve_exporter.sources.saved_model import directory
-from tpuserve_exporter.sources.saved_model.unsafe import check_source
+from tpuserve_exporter.sources.saved_model.file import check_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tensorflow")]
 Export = Callable[..., Finished]

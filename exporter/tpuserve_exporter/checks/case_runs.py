@@ -13,21 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from tpuserve_exporter.checks.difference import COARSE
-from tpuserve_exporter.checks.parity import compare_cases, list_cases
-from tpuserve_exporter.checks.parity_result import ParityResult
-from tpuserve_exporter.checks.program_answers import ProgramAnswers, list_answers
+from tpuserve_exporter.checks.parity import ParityResult, compare_cases, list_cases
+from tpuserve_exporter.checks.program_answers import ProgramModel, list_answers
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, run_raw_images
 from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
-from tpuserve_exporter.programs.host_model import HOST_FOLDER
-from tpuserve_exporter.programs.program_model import ProgramModel
+from tpuserve_exporter.programs.host_part import HOST_FOLDER
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.terms.progress import Progress
-from tpuserve_exporter.terms.runnable import Runnable, Sampled
+from tpuserve_exporter.terms.progress import Progress, Step
 from tpuserve_exporter.terms.sample_files import SampleFile, open_samples
 from tpuserve_exporter.terms.samples import find_samples, take_rows
-from tpuserve_exporter.terms.signature import Signature, Tensors
+from tpuserve_exporter.terms.signature import Runnable, Sampled, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 
@@ -75,62 +72,6 @@ def _digest(inputs: Tensors) -> bytes:
     return digest.digest()
 
 
-def run_programs(
-    version: Path,
-    device: ManifestDevice,
-    signatures: Mapping[str, Signature],
-    samples: Mapping[str, Tensors],
-    options: ExportOptions,
-    progress: Progress,
-    warn: Callable[[str], None],
-    *,
-    in_bfloat16: bool = False,
-) -> dict[str, RecordedAnswers]:
-    """Return the programs' answers to every case of every signature, by their name in the comparison, one per length.
-
-    With `in_bfloat16`, operands of products are rounded to bfloat16, as on a TPU. `warn` takes the names of programs
-    that had no inputs.
-
-    Raises:
-        ParityFailed: if a program does not run.
-        SessionLoadFailed: if the host part does not load.
-        SamplesUnfit: if inputs cannot be padded.
-    """
-    title = "Emulate a TPU's bfloat16 products" if in_bfloat16 else "Run the device programs on the CPU"
-    with progress.step(title) as step, _open_host(version, device) as host:
-        ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
-        answers = {}
-        for done, (way, programs) in enumerate(ways.items()):
-            step.advance(done, len(ways))
-            answers[way], left = _run(programs, signatures, samples, options)
-            for name in left:
-                warn(
-                    f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
-                )
-        step.detail = f"{sum(map(len, answers.values()))} request(s)"
-    gc.collect()
-    return answers
-
-
-def _run(
-    programs: ProgramAnswers,
-    signatures: Mapping[str, Signature],
-    samples: Mapping[str, Tensors],
-    options: ExportOptions,
-) -> tuple[RecordedAnswers, list[str]]:
-    """Return the answers, and the signatures whose inputs are too long for these programs."""
-    answers, left = RecordedAnswers(), []
-    for name, signature in signatures.items():
-        if not programs.has(signature):
-            continue
-        if programs.takes(signature, samples[name]):
-            cases = list_cases(signature, samples[name], options.batch_sizes, padded=True)
-            answers.record(programs, signature, (case.inputs for case in cases))
-        else:
-            left.append(name)
-    return answers, left
-
-
 @contextlib.contextmanager
 def _open_host(version: Path, device: ManifestDevice) -> Iterator[SessionModel | None]:
     if all(entry.host is None for entry in device.signatures.values()):
@@ -140,38 +81,7 @@ def _open_host(version: Path, device: ManifestDevice) -> Iterator[SessionModel |
         yield host
 
 
-# Emulates products of bfloat16 operands on the CPU, as on a TPU, and compares the answers (`--tpu-numerics`).
-#
-# The emulation omits other TPU differences: the order of sums, and its own functions for exp, tanh and others.
-
 _TOLERANCE = COARSE["bfloat16"]
-
-
-def compare_numerics(
-    version: Path,
-    device: ManifestDevice,
-    signatures: Mapping[str, Signature],
-    samples: Mapping[str, Tensors],
-    source: Runnable,
-    options: ExportOptions,
-    progress: Progress,
-    warn: Callable[[str], None],
-) -> dict[str, ParityResult]:
-    """Compare every program's emulated answers with the source's, by signature. Differences do not fail the export.
-
-    `warn` takes differences beyond bfloat16's usual ones, and rows with another first class. Raises as `run_programs`.
-    """
-    answers = run_programs(version, device, signatures, samples, options, progress, lambda _: None, in_bfloat16=True)
-    found = {}
-    for name, signature in signatures.items():
-        ways = {way: one for way, one in answers.items() if one.knows(signature)}
-        if not ways:
-            continue
-        sizes = options.batch_sizes
-        found[name] = compare_cases(signature, samples[name], sizes, source, ways, _TOLERANCE, padded=False)
-        for warning in _warnings(name, found[name]):
-            warn(warning)
-    return found
 
 
 def _warnings(name: str, result: ParityResult) -> list[str]:
@@ -269,16 +179,78 @@ class CaseRunner:
     def _run_programs(
         self, written: WrittenModel, results: CaseResults, version: Path, device: ManifestDevice | None
     ) -> None:
-        """Add the answers of the programs and the results of --tpu-numerics to `asked`."""
+        """Add the answers of the programs to `results`, and the results of --tpu-numerics."""
         if device is None or results.source is None:
             return
-        options, progress, warn = self._options, self._progress, self._warn
         signatures, samples = written.signatures, results.samples
-        results.programs = run_programs(version, device, signatures, samples, options, progress, warn)
-        if options.tpu.numerics:
-            results.numerics = compare_numerics(
-                version, device, signatures, samples, results.source, options, progress, warn
+        with self._progress.step("Run the device programs on the CPU") as step:
+            results.programs, too_long = self._answer_by_programs(
+                version, device, signatures, samples, step, in_bfloat16=False
             )
+            for way, name in too_long:
+                self._warn(
+                    f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
+                )
+        if self._options.tpu.numerics:
+            with self._progress.step("Emulate a TPU's bfloat16 products") as step:
+                emulated, _ = self._answer_by_programs(version, device, signatures, samples, step, in_bfloat16=True)
+            results.numerics = self._compare_numerics(written, results, emulated)
+
+    def _answer_by_programs(
+        self,
+        version: Path,
+        device: ManifestDevice,
+        signatures: Mapping[str, Signature],
+        samples: Mapping[str, Tensors],
+        step: Step,
+        *,
+        in_bfloat16: bool,
+    ) -> tuple[dict[str, RecordedAnswers], list[tuple[str, str]]]:
+        """Return the programs' answers to every case of every signature, by their name in the comparison.
+
+        There is one name for each length, and the second result has it with each signature whose inputs are longer.
+        With `in_bfloat16`, operands of products are rounded to bfloat16, as on a TPU. This emulation omits other
+        differences of a TPU: the order of sums, and its own functions for exp, tanh and others.
+
+        Raises:
+            ParityFailed: if a program does not run.
+            SessionLoadFailed: if the host part does not load.
+            SamplesUnfit: if inputs cannot be padded.
+        """
+        answers, too_long = dict[str, RecordedAnswers](), list[tuple[str, str]]()
+        with _open_host(version, device) as host:
+            ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
+            for done, (way, programs) in enumerate(ways.items()):
+                step.advance(done, len(ways))
+                answers[way] = RecordedAnswers()
+                for name, signature in signatures.items():
+                    if not programs.has(signature):
+                        continue
+                    if programs.takes(signature, samples[name]):
+                        cases = list_cases(signature, samples[name], self._options.batch_sizes, padded=True)
+                        answers[way].record(programs, signature, (case.inputs for case in cases))
+                    else:
+                        too_long.append((way, name))
+            step.detail = f"{sum(map(len, answers.values()))} request(s)"
+        gc.collect()
+        return answers, too_long
+
+    def _compare_numerics(
+        self, written: WrittenModel, results: CaseResults, emulated: Mapping[str, RecordedAnswers]
+    ) -> dict[str, ParityResult]:
+        """Compare every program's emulated answers with the source's, by signature, and warn of large differences.
+
+        Differences do not fail the export. The user gets those beyond bfloat16's usual ones, and another first class.
+        """
+        assert results.source is not None, "the programs ran on the samples of the source"
+        found = {}
+        for name, signature in written.signatures.items():
+            if ways := {way: one for way, one in emulated.items() if one.knows(signature)}:
+                samples, sizes = results.samples[name], self._options.batch_sizes
+                found[name] = compare_cases(signature, samples, sizes, results.source, ways, _TOLERANCE, padded=False)
+                for warning in _warnings(name, found[name]):
+                    self._warn(warning)
+        return found
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
         """Load the version in Python, or warn and return None. A copied SavedModel may load only in a session."""

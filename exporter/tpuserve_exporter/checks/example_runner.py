@@ -17,9 +17,8 @@ from tpuserve_exporter.errors import ParityFailed, SamplesUnfit, reason_of
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, IMAGE_KIND, SignatureRequest
 from tpuserve_exporter.signatures.image_decoding import decode_image
-from tpuserve_exporter.terms.runnable import Runnable
 from tpuserve_exporter.terms.samples import distinct_rows, fit_array, fit_input, take_rows
-from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors, TensorSpec
 
 
 def judge(

@@ -10,9 +10,8 @@ from tpuserve_exporter.errors import ParityFailed
 from tpuserve_exporter.signatures.image_bytes import INPUT
 from tpuserve_exporter.signatures.raw_images import encode_png
 from tpuserve_exporter.signatures.served_signature import WrappedReference
-from tpuserve_exporter.terms.runnable import Runnable
 from tpuserve_exporter.terms.samples import take_rows
-from tpuserve_exporter.terms.signature import Array, Signature, Tensors
+from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
 
 _ROWS = 2
 

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences
 from tpuserve_exporter.checks.difference import COARSE, Tolerance, compare
-from tpuserve_exporter.checks.parity import compare_cases, require_parity, require_shapes
-from tpuserve_exporter.checks.parity_result import ParityResult
+from tpuserve_exporter.checks.parity import ParityResult, compare_cases, require_parity, require_shapes
+from tpuserve_exporter.checks.program_answers import pad_sequence
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
-from tpuserve_exporter.checks.repeated_answers import Change, find_change
-from tpuserve_exporter.checks.row_independence import (
+from tpuserve_exporter.checks.variation import (
+    Change,
     Finding,
     count_fixed_rows,
+    find_change,
     find_dependence,
     find_dependence_in_fixed,
 )
-from tpuserve_exporter.checks.sequence_padding import pad_sequence
-from tpuserve_exporter.checks.training_left import (
+from tpuserve_exporter.checks.version_graph import (
     describe_change,
     describe_harmless,
     describe_statistics,
@@ -30,12 +30,10 @@ from tpuserve_exporter.graphs.dependence import Dependence
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.terms.progress import Progress
-from tpuserve_exporter.terms.runnable import Runnable
 from tpuserve_exporter.terms.samples import add_neighbours, check_lengths, distinct_rows, refusal_of, take_rows
-from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors, TensorSpec
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
-from tpuserve_exporter.version.loaded_tflite import TfliteModel
-from tpuserve_exporter.version.tflite_writer import TFLITE_FILE
+from tpuserve_exporter.version.tflite import TFLITE_FILE, TfliteModel
 from tpuserve_formats.manifest.device import ManifestDevice
 
 

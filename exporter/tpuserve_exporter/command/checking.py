@@ -9,11 +9,10 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tpuserve_exporter.command.parameter_types import MESH, SHARD, TOPOLOGIES
+from tpuserve_exporter.command.options import MESH, SHARD, TOPOLOGIES
 from tpuserve_exporter.command.running import report_error, run_program
 from tpuserve_exporter.errors import CannotLower, ParityFailed, SourceUnreadable
-from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
-from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 from tpuserve_exporter.reports.shown_progress import choose_progress
 from tpuserve_exporter.terms.progress import Progress
 
@@ -133,11 +132,11 @@ def command(
 
 def _check_operations(versions: tuple[Path, ...], allowed: tuple[str, ...]) -> None:
     """Check each SavedModel before it runs. Raises UnsafeOperation."""
-    from tpuserve_exporter.sources.saved_model.unsafe import check_version
+    from tpuserve_exporter.sources.saved_model.file import check_operations
 
     for version in versions:
         if (version / "saved_model.pb").is_file():
-            check_version(version, allowed)
+            check_operations(version, allowed)
 
 
 def _check_options(
@@ -199,7 +198,7 @@ def _print(console: Console, answers: "RecordedCheck | None", report: "Preflight
 
 
 def _print_report(console: Console, report: "PreflightReport") -> None:
-    from tpuserve_exporter.reports.preflight_table import print_preflight, print_suggestion
+    from tpuserve_exporter.reports.preflight_section import print_preflight, print_suggestion
 
     print_preflight(console, report)
     for sentence in report.advice:

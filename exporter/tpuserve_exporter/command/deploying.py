@@ -13,26 +13,25 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from tpuserve_exporter.command.deployment_options import (
+from tpuserve_exporter.command.options import IMAGE, PRICE, TOPOLOGY
+from tpuserve_exporter.command.running import report_error, run_program
+from tpuserve_exporter.command.vertex import (
     FILE,
     SETTINGS,
     check_option,
     model_name_option,
     version_option,
+    vertex,
 )
-from tpuserve_exporter.command.parameter_types import IMAGE, PRICE, TOPOLOGY
-from tpuserve_exporter.command.running import report_error, run_program
-from tpuserve_exporter.command.vertex import vertex
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_exporter.deployment.checked_version import CheckedVersion
-from tpuserve_exporter.deployment.gke_machine import GkeMachine
-from tpuserve_exporter.deployment.image import Image
-from tpuserve_exporter.deployment.model_name import choose_name
+from tpuserve_exporter.deployment.machines import GkeMachine
+from tpuserve_exporter.deployment.names import Image, choose_name
 from tpuserve_exporter.deployment.overlay import Overlay
 from tpuserve_exporter.deployment.plan import Plan
 from tpuserve_exporter.deployment.written_files import write_files
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
-from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.options.tpu import TpuTopology
 from tpuserve_exporter.reports.deployment_table import print_plan
 from tpuserve_formats.price import Price
 

@@ -4,28 +4,62 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Final, NoReturn, get_args
 
 import click
 
-from tpuserve_exporter.command.options import REPORTING, read_options
-from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
-from tpuserve_exporter.command.running import run_program
-from tpuserve_exporter.command.sections import SectionedCommand
-from tpuserve_exporter.errors import ExportError
-from tpuserve_exporter.options.export_options import (
-    ExportOptions,
-    SourceKind,
-    Weights,
+from tpuserve_exporter.command.options import (
+    MESH,
+    OUT_BASE,
+    REPORTING,
+    SHARD,
+    TOPOLOGIES,
+    BatchSizes,
+    Version,
+    read_options,
 )
-from tpuserve_exporter.options.image_scale import IMAGE_SCALES
+from tpuserve_exporter.command.running import run_program
+from tpuserve_exporter.errors import ExportError
+from tpuserve_exporter.options.export_options import ExportOptions, SourceKind, Weights
+from tpuserve_exporter.options.signature_request import IMAGE_SCALES
 from tpuserve_exporter.reports.reporter import Reporter
 from tpuserve_exporter.reports.shown_progress import RecordedProgress
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.stages.exported import Exported
+    from tpuserve_exporter.stages.job import Exported
+
+# Parameter names by heading, in the order of the help.
+SECTIONS: Final = {
+    "Source": "kind builder model_args weights renames allow_missing allow_unused unsafe allowed_ops",
+    "Signatures": "signatures signature_name inputs outputs input_tensors output_tensors image_scale labels",
+    "Batching": ("batch_sizes sequence_buckets pad_values batching batch_threads batch_timeout_us batch_queue"),
+    "Conversion": "compute_dtype int8 freeze also",
+    "Device programs": "device_programs topologies tpu_strict tpu_numerics mesh rules",
+    "Checks": ("check examples atol rtol warmup serve_check allow_nan allow_nondeterminism allow_batch_statistics"),
+    "Publishing": "version again sign dry_run",
+    "Output": "reports as_json verbose",
+}
+
+
+class SectionedCommand(click.Command):
+    """A command whose `--help` lists the options under headings. Options in no section come last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one definition list for each section."""
+        options = {one.name: one for one in self.get_params(ctx) if isinstance(one, click.Option)}
+        for heading, names in SECTIONS.items():
+            _write(ctx, formatter, heading, [options.pop(name) for name in names.split()])
+        _write(ctx, formatter, "Help", list(options.values()))
+
+
+def _write(ctx: click.Context, formatter: click.HelpFormatter, heading: str, options: Sequence[click.Option]) -> None:
+    records = [option.get_help_record(ctx) for option in options]
+    with formatter.section(heading):
+        formatter.write_dl([record for record in records if record is not None])
+
 
 PROG_NAME = "tpuserve export"
 
@@ -371,7 +405,7 @@ def _run(options: ExportOptions, progress: RecordedProgress, started_s: float) -
 
     with progress.step("Start TensorFlow"):
         start_tensorflow(in_command=True)
-    from tpuserve_exporter.reports.version_report import VersionReport
+    from tpuserve_exporter.reports.summary import VersionReport
     from tpuserve_exporter.stages.run import run_export
 
     return run_export(options, progress, VersionReport(progress, started_s).write)

@@ -1,11 +1,16 @@
-"""ExportOptions from the parameters that click parsed."""
+"""The options of an export: types of their values, and ExportOptions from a command line or from Python keywords."""
 
+import difflib
 import json
 import math
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
 
+import click
+
+from tpuserve_exporter.deployment.machines import VertexMachine
+from tpuserve_exporter.deployment.names import Image
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options.device_mesh import DeviceMesh
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.export_options import (
     ExportOptions,
@@ -18,12 +23,87 @@ from tpuserve_exporter.options.export_options import (
     TensorNaming,
     TpuOptions,
 )
-from tpuserve_exporter.options.signature_request import (
-    DEFAULT_SIGNATURE,
-    SignatureRequest,
-    check_names,
-    scale_images,
-)
+from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest, check_names, scale_images
+from tpuserve_exporter.options.store_uri import OutBase, StoreUri, parse_gs_uri, parse_out_base
+from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology, parse_topologies
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.price import Price
+
+_T = TypeVar("_T")
+
+
+class BatchSizes(click.ParamType[tuple[int, ...]]):
+    """A list of positive numbers of rows, such as `1,2,8`. The result is sorted and has no duplicates."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> tuple[int, ...]:  # fmt: skip
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a list of positive numbers", param, ctx)
+        return tuple(sorted({int(part) for part in parts}))
+
+
+class Version(click.ParamType[int | Literal["next", "timestamp"]]):
+    """A positive number, `next` or `timestamp`."""
+
+    name = "N|timestamp|next"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> int | Literal["next", "timestamp"]:  # fmt: skip
+        if value in ("next", "timestamp"):
+            return value  # type: ignore[no-any-return]  # just compared
+        if not str(value).isdecimal() or int(value) < 1:
+            self.fail(f"{value!r} is neither a positive number nor 'timestamp' nor 'next'", param, ctx)
+        return int(value)
+
+
+class _Parsed(click.ParamType[_T]):
+    """A type whose values `parse` makes from text. Values of type `made` pass unchanged.
+
+    `parse` raises OptionConflict or FormatError.
+    """
+
+    def __init__(self, name: str, made: type, parse: Callable[[str], _T]) -> None:
+        self.name = name
+        self._made = made
+        self._parse = parse
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401 - click's signature
+    ) -> _T:  # fmt: skip
+        if isinstance(value, self._made):
+            return cast("_T", value)
+        try:
+            return self._parse(str(value))
+        except (OptionConflict, FormatError) as error:
+            self.fail(str(error), param, ctx)
+
+
+# A directory, `gs://BUCKET/PATH` or `s3://BUCKET/PATH`.
+OUT_BASE: click.ParamType[OutBase] = _Parsed("OUT_BASE", StoreUri, parse_out_base)
+# `v5e:1x1,v6e-8`: TPUs by topology or machine type.
+TOPOLOGIES: click.ParamType[tuple[TpuTopology, ...]] = _Parsed("TPU,TPU,...", tuple, parse_topologies)
+# `v5e:2x2`: one TPU.
+TOPOLOGY: click.ParamType[TpuTopology] = _Parsed("TPU", TpuTopology, TpuTopology.parse)
+# `data=2,model=4`.
+MESH: click.ParamType[DeviceMesh] = _Parsed("data=N,model=M", DeviceMesh, DeviceMesh.parse)
+# `embedding/.*=model,-`.
+SHARD: click.ParamType[ShardRule] = _Parsed("REGEX=AXES", ShardRule, ShardRule.parse)
+# `registry.example.com/tpuserve-server:0.1.0-tpu`.
+IMAGE: click.ParamType[Image] = _Parsed("IMAGE", Image, Image.parse)
+# `gs://bucket/models/digits/3`.
+GS_URI: click.ParamType[StoreUri] = _Parsed("URI", StoreUri, parse_gs_uri)
+# `n1-standard-4`.
+MACHINE_TYPE: click.ParamType[VertexMachine] = _Parsed("TYPE", VertexMachine, VertexMachine.parse)
+# `1.20 EUR`.
+PRICE: click.ParamType[Price] = _Parsed("PRICE", Price, Price.parse)
+
 
 # Parameters for screen output and reports. The export does not use them.
 REPORTING = ("as_json", "reports", "verbose")
@@ -131,3 +211,69 @@ def _read_pair(option: str, pair: str) -> tuple[str, object]:
         return name, json.loads(text)
     except (ValueError, RecursionError):
         return name, text
+
+
+# Options of the command only: its output and its help.
+_NOT_KEYWORDS = ("--json", "--help", "--report", "--verbose")
+
+
+def parse_keywords(command: click.Command, arguments: Sequence[str], keywords: Mapping[str, object]) -> "ExportOptions":
+    """Return the options from keywords `given` and positional `arguments`.
+
+    Raises:
+        OptionConflict: if a value is invalid.
+        TypeError: if a name is not an option.
+    """
+    known = _options(command)
+    words = [word for name, value in keywords.items() for word in _words(_find(name, known), value)]
+    try:
+        context = command.make_context("export", [*words, "--", *arguments])
+    except click.ClickException as error:
+        raise OptionConflict(error.format_message()) from error
+    parameters = {name: value for name, value in context.params.items() if name not in REPORTING}
+    return read_options(parameters)
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Return the options by keyword: `--batch-sizes` as `batch_sizes`, `--from` as `from`."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    named = {name: one for one in options for name in one.opts if name.startswith("--") and name not in _NOT_KEYWORDS}
+    return {name[2:].replace("-", "_"): one for name, one in named.items()}
+
+
+def _find(name: str, known: Mapping[str, click.Option]) -> click.Option:
+    found = known.get(name.rstrip("_"))
+    if found is None:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f". Did you mean {near[0]!r}?" if near else f". Options: {', '.join(sorted(known))}"
+        raise TypeError(f"export() has no option {name!r}{hint}")
+    return found
+
+
+def _words(option: click.Option, value: object) -> Iterator[str]:
+    """Yield the option as command-line words, or nothing for None and for a flag that is off."""
+    name = option.opts[-1]
+    if option.is_flag:
+        yield from [name] if value else []
+    elif option.multiple:
+        yield from (f"{name}={item}" for item in _items(value))
+    elif value is not None:
+        yield f"{name}={_text(value)}"
+
+
+def _items(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from (f"{name}={one if isinstance(one, str) else json.dumps(one)}" for name, one in value.items())
+    elif isinstance(value, Iterable) and not isinstance(value, str):
+        yield from map(str, value)
+    elif value is not None:
+        yield str(value)
+
+
+def _text(value: object) -> str:
+    """Return `1,8` for `(1, 8)`, and `module:name` for a function."""
+    if callable(value):
+        return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)

@@ -1,4 +1,4 @@
-"""The `tpuserve deploy vertex` command. It prints gcloud commands, and runs none of them."""
+"""The `tpuserve deploy vertex` command, which prints gcloud commands, and the options that `deploy render` shares."""
 
 import importlib.metadata
 import json
@@ -8,18 +8,36 @@ from pathlib import Path
 
 import click
 
-from tpuserve_exporter.command.deployment_options import SETTINGS, check_option, model_name_option, version_option
-from tpuserve_exporter.command.parameter_types import GS_URI, IMAGE, MACHINE_TYPE, TOPOLOGY
+from tpuserve_exporter.command.options import GS_URI, IMAGE, MACHINE_TYPE, TOPOLOGY
 from tpuserve_exporter.command.running import report_error
-from tpuserve_exporter.deployment.image import Image
-from tpuserve_exporter.deployment.model_name import choose_name
-from tpuserve_exporter.deployment.vertex_deployment import VertexDeployment
-from tpuserve_exporter.deployment.vertex_machine import VertexMachine
-from tpuserve_exporter.deployment.vertex_version import VertexVersion
+from tpuserve_exporter.deployment.machines import VertexMachine
+from tpuserve_exporter.deployment.names import Image, choose_name
+from tpuserve_exporter.deployment.vertex_deployment import VertexDeployment, VertexVersion
 from tpuserve_exporter.deployment.written_files import write_files
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.store_uri import StoreUri
-from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.options.tpu import TpuTopology
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+version_option = click.option(
+    "--version",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, readable=False),
+    help="Version directory, such as models/digits/3.",
+)
+check_option = click.option(
+    "--check",
+    type=FILE,
+    metavar="FILE",
+    help="Document of `tpuserve check --tpu --json`, for a TPU that the export did not check.",
+)
+model_name_option = click.option(
+    "--model-name", metavar="NAME", help="Name of the served model.  [default: that of the base path]"
+)
+
 
 _AUTHOR = f"`tpuserve deploy vertex` of tpuserve-exporter {importlib.metadata.version('tpuserve-exporter')}"
 _MOST_REPLICAS = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tpuserve_exporter.deployment.image import Image
+from tpuserve_exporter.deployment.names import Image
 from tpuserve_exporter.deployment.plan import Plan
 from tpuserve_exporter.terms.units import seconds
 

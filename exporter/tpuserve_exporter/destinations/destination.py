@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tpuserve_exporter.options.export_options import VersionChoice
 from tpuserve_exporter.options.store_uri import OutBase
-from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_exporter.version.manifest import PublishedVersion
 
 
 class Destination(Protocol):

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tpuserve_exporter.destinations.staging import staging_directory
-from tpuserve_exporter.destinations.version_number import choose_number
+from tpuserve_exporter.destinations.staging import choose_number, staging_directory
 from tpuserve_exporter.errors import PublishFailed
 from tpuserve_exporter.options.export_options import VersionChoice
-from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_exporter.version.manifest import PublishedVersion
 from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.graphs.batch_statistics import StatisticsFinder
+from tpuserve_exporter.graphs.batch_statistics import RowAxes, StatisticsFinder
 from tpuserve_exporter.graphs.changing_operations import is_generator, is_random, is_write, roots_read
 from tpuserve_exporter.graphs.function_inlining import inline_to_analyse
 from tpuserve_exporter.graphs.graph_walk import Walk, node_of
-from tpuserve_exporter.graphs.row_axes import RowAxes
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

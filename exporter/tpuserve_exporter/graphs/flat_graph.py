@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
 from tpuserve_exporter.graphs.changing_operations import is_write
-from tpuserve_exporter.graphs.graph_operations import drop_unused_functions
+from tpuserve_exporter.graphs.graph_walk import drop_unused_functions
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_check import named_variables
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.graphs.flat_graph import FlatGraph, flatten
-from tpuserve_exporter.graphs.graph_operations import drop_unused_functions, pass_on, replace_operation
+from tpuserve_exporter.graphs.graph_walk import drop_unused_functions, pass_on, replace_operation
 from tpuserve_exporter.graphs.scale_folding import Folding, ScaleFolder, apply_folding
 from tpuserve_exporter.graphs.weight_values import WeightValues
 from tpuserve_exporter.models.served_function import ServedFunction

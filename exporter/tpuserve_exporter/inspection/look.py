@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents
-from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX
+from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX
 
 _KERAS = (".keras", ".h5", ".hdf5")
 _TORCH = (".pt", ".pth", ".bin")
@@ -32,7 +32,7 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
 
         return inspect_keras(path)
     if path.suffix == ".safetensors" or path.name.endswith(INDEX_SUFFIX):
-        from tpuserve_exporter.inspection.safetensors_file import inspect_safetensors
+        from tpuserve_exporter.inspection.torch_file import inspect_safetensors
 
         return inspect_safetensors(path)
     if path.suffix in _TORCH:
@@ -40,15 +40,14 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
 
         return inspect_torch(path)
     if path.suffix == ".pt2":
-        from tpuserve_exporter.inspection.torch_program import inspect_torch_program
+        from tpuserve_exporter.inspection.torch_file import inspect_torch_program
 
         return inspect_torch_program(path)
     return None
 
 
 def _read_file(path: Path) -> Contents:
-    from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
-    from tpuserve_exporter.inspection.meta_graph import inspect_meta
+    from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint, inspect_meta
 
     if path.suffix == ".meta":
         return inspect_meta(path)
@@ -64,7 +63,7 @@ def _read_directory(path: Path, verify: bool) -> Contents:
     from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
     from tpuserve_exporter.inspection.orbax import inspect_orbax
     from tpuserve_exporter.inspection.saved_model import inspect_saved_model
-    from tpuserve_exporter.sources.orbax.layout import is_orbax
+    from tpuserve_exporter.sources.orbax.tree import is_orbax
 
     if _is_saved_model(path):
         return inspect_saved_model(path, verify)
@@ -75,7 +74,7 @@ def _read_directory(path: Path, verify: bool) -> Contents:
     if is_orbax(path):
         return inspect_orbax(path)
     if indexes := sorted(path.glob(f"*{INDEX_SUFFIX}")):
-        from tpuserve_exporter.inspection.safetensors_file import inspect_safetensors
+        from tpuserve_exporter.inspection.torch_file import inspect_safetensors
 
         return inspect_safetensors(indexes[0])
     raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions")

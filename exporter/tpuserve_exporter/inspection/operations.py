@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.graphs.graph_operations import called_by
-from tpuserve_exporter.graphs.graph_walk import Walk
+from tpuserve_exporter.graphs.graph_walk import Walk, called_by
 from tpuserve_exporter.inspection.contents import Operations
 
 if TYPE_CHECKING:

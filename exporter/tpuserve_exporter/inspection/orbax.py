@@ -9,7 +9,7 @@ from pathlib import Path
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.models.tree_path import TreeNames
-from tpuserve_exporter.sources.orbax.layout import TREE_FILE, OrbaxLayout, find_layout
+from tpuserve_exporter.sources.orbax.tree import TREE_FILE, OrbaxLayout, find_layout
 
 _OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.inspection.checkpoint import list_arrays, of_model
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
-from tpuserve_exporter.inspection.variables_files import list_arrays, of_model
-from tpuserve_exporter.models.ragged_signatures import mark_ragged
+from tpuserve_exporter.models.ragged import mark_ragged
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.saved_model.unsafe import find_unsafe
+from tpuserve_exporter.sources.saved_model.file import find_unsafe
 from tpuserve_exporter.terms.signature import Signature, read_signatures
 from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.signing import signers_of

@@ -1,4 +1,4 @@
-"""Starts TensorFlow without its startup messages. Other modules of this package import TensorFlow after that."""
+"""Starts the frameworks on the CPU, without their messages. Other modules import TensorFlow after that."""
 
 import contextlib
 import gc
@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 
 
@@ -91,3 +92,28 @@ def quiet_tensorflow() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def compute_on_cpu() -> None:
+    """Run JAX on the CPU unless JAX_PLATFORMS is set, so that checks compare the same numbers on every machine.
+
+    This sets JAX's configuration, because TensorFlow has already imported JAX and JAX reads the environment at import.
+    If JAX has initialized its devices, it keeps them.
+    """
+    import jax
+
+    if jax.config.jax_platforms is None:
+        jax.config.update("jax_platforms", "cpu")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings and log records below ERROR while the body runs. Exceptions propagate."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,13 +1,12 @@
-"""A Keras model as a served function, and changes of its compute dtype."""
+"""A Keras model as a served function, with changes of its compute dtype and 8-bit weights."""
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.keras_inputs import check_distinct, input_specs, path_names
-from tpuserve_exporter.models.normalization import renew_constants
-from tpuserve_exporter.models.quantization import Quantized, quantize
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
@@ -15,6 +14,56 @@ from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+_INT8 = "int8"
+# The number of unsupported layer kinds in an error message.
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The number of layers with 8-bit weights, and the bytes of all the model's variables before and after."""
+
+    layers: int
+    bytes_before: int
+    bytes_after: int
+
+
+def quantize(model: "keras.Model") -> Quantized:
+    """Quantize a restored model in place. Raises OptionConflict if the model has no layer that Keras quantizes.
+
+    A quantized layer has an integer kernel with a scale for each channel. Each request converts the layer's inputs to
+    integers with a scale for each row and multiplies integers. Other layers stay unchanged.
+    """
+    before = _count_bytes(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns about each unsupported layer.
+        model.quantize(_INT8)
+    layers = sum(1 for layer in model._flatten_layers() if getattr(layer, "quantization_mode", None) == _INT8)
+    if not layers:
+        kinds = sorted({type(layer).__name__ for layer in model._flatten_layers(include_self=False) if layer.weights})
+        raise OptionConflict(
+            "--int8 does not apply: Keras quantizes Dense, EinsumDense and Embedding, but the model has only "
+            f"{', '.join(kinds[:_MOST_NAMED]) or 'layers without weights'}. Omit --int8"
+        )
+    return Quantized(layers, before, _count_bytes(model))
+
+
+def _count_bytes(model: "keras.Model") -> int:
+    return sum(variable.value.shape.num_elements() * variable.value.dtype.size for variable in model.variables)
+
+
+def renew_constants(model: "keras.Model") -> None:
+    """Recompute the layers' mean and variance from their variables, in the layers' compute dtype.
+
+    Keras does so only in its own loading. This function does not call `finalize_state` of other layers: Discretization
+    would compute its bins from statistics that no file stores.
+    """
+    import keras
+
+    for layer in model._flatten_layers(include_self=True):
+        if isinstance(layer, keras.layers.Normalization) and layer.built:
+            layer.finalize_state()
 
 
 def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tpuserve_exporter.errors import BuilderFailed
-from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.terms.signature import Signature, Tensors
 
 if TYPE_CHECKING:

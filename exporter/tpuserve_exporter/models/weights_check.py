@@ -1,4 +1,4 @@
-"""Detection of NaN and infinite weights, which a diverged training run leaves in an otherwise valid checkpoint."""
+"""The variables of a model: detection of NaN and infinite ones, and release of their memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -85,3 +85,12 @@ def _count(name: str, value: Array) -> NotFinite:
 def _is_float(dtype: "np.dtype[Any]") -> bool:
     """Return whether a dtype is a float of numpy or of ml_dtypes (bfloat16 and float8, with numpy's kind V)."""
     return dtype.kind in "fc" or "float" in dtype.name
+
+
+def release_weights(trackables: Iterable[Any]) -> None:
+    """Assign an empty value to every variable that the trackables hold. The model is unusable afterwards."""
+    import tensorflow as tf
+
+    for _, variable in named_variables(trackables):
+        empty = tf.constant([], variable.dtype)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=empty, validate_shape=False)

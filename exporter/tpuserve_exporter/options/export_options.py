@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options.device_mesh import DeviceMesh, ShardRule
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
-from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 
 SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]

@@ -1,14 +1,23 @@
-"""Compilation of one device program for a TPU topology by libtpu through JAX. Runs only in a compile_worker process."""
+"""A compiler process: it compiles device programs for a TPU topology by libtpu through JAX, without a TPU.
 
+The process reads a job from each line of standard input and writes an outcome to each line of output. libtpu may end
+its process without an error, and writes to standard output. Separate processes keep it apart from the exporter, and
+outcomes go to a duplicate of the original standard output.
+"""
+
+import dataclasses
 import math
+import os
 import re
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.programs.compiler_process import CompileJob, CompileOutcome
+from tpuserve_exporter.programs.lowering import rewrite_module
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
@@ -106,8 +115,6 @@ def _compile(job: CompileJob) -> tuple[Any, int, list[int]]:
     program = jax.export.deserialize(bytearray(_read(job.program)))
     call, avals = program.call, program.in_avals
     if job.bfloat16:
-        from tpuserve_exporter.programs.in_bfloat16 import in_bfloat16
-
         call, avals = in_bfloat16(program)
     shardings, returned = _shardings(job)
     shaped = [
@@ -169,3 +176,75 @@ def _known(value: float | None) -> float | None:
 
 def _first_line(error: object) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+# A program with bfloat16 instead of every float32 shows whether it would fit. The check ignores its outputs. If the
+# rewritten text does not parse, the preflight reports nothing on bfloat16.
+_CONSTANT = re.compile(r"dense<(?P<values>[^>]*)>(?P<type> : tensor<(?:\d+x)*f32>)")
+# Hexadecimal bytes of all elements, or bits of one element. The upper half of a float32 is the bfloat16.
+_BYTES = re.compile(r'"0x([0-9A-F]+)"')
+_BITS = re.compile(r"0x([0-9A-F]{4})[0-9A-F]{4}\b")
+_FLOAT32 = re.compile(r"(?<![\w%@.\"])f32\b|(?<=x)f32(?=[>,])")
+
+
+def in_bfloat16(program: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # noqa: ANN401 - jax.export.Exported
+    """Return the rewritten program as a callable, and the shapes of its arguments."""
+    shapes = {"in_avals": tuple(map(_halved, program.in_avals)), "out_avals": tuple(map(_halved, program.out_avals))}
+    serialized = rewrite_module(program, rewrite)
+    halved = dataclasses.replace(program, mlir_module_serialized=serialized, **shapes)
+    return halved.call, halved.in_avals
+
+
+def rewrite(text: str) -> str:
+    """Replace every float32 in a module's MLIR text by bfloat16."""
+    return _FLOAT32.sub("bf16", _CONSTANT.sub(_halve_constant, text))
+
+
+def _halve_constant(found: re.Match[str]) -> str:
+    values = _BYTES.sub(lambda one: f'"0x{_upper_halves(one[1])}"', found["values"])
+    if values == found["values"]:
+        values = _BITS.sub(r"0x\1", values)
+    return f"dense<{values}>{found['type']}"
+
+
+def _upper_halves(digits: str) -> str:
+    """Return the upper halves of little-endian float32 values in hexadecimal digits."""
+    return np.frombuffer(bytes.fromhex(digits), np.uint16)[1::2].tobytes().hex().upper()
+
+
+def _halved(aval: Any) -> Any:  # noqa: ANN401 - jax's ShapedArray has no types
+    import jax.numpy as jnp
+
+    return aval.update(dtype=jnp.dtype(jnp.bfloat16)) if aval.dtype == np.float32 else aval
+
+
+def prepare_environment() -> None:
+    """Set the environment for libtpu on any machine, without a TPU, metadata server or exclusive lock."""
+    os.environ.update(
+        JAX_PLATFORMS="cpu",
+        TPU_SKIP_MDS_QUERY="1",
+        TPU_ACCELERATOR_TYPE="v5litepod-4",
+        TPU_WORKER_HOSTNAMES="localhost",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+        TPU_STDERR_LOG_LEVEL="3",
+        TPU_MIN_LOG_LEVEL="3",
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    os.environ.pop("LIBTPU_INIT_ARGS", None)
+
+
+def main() -> None:
+    prepare_environment()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    import jax
+
+    # Programs from TensorFlow may have 64-bit dtypes.
+    jax.config.update("jax_enable_x64", True)
+
+    for line in sys.stdin:
+        print(compile_program(CompileJob.from_line(line)).to_line(), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

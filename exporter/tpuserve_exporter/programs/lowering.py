@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CannotLower, MissingExtra, reason_of
-from tpuserve_exporter.models.jax_platform import compute_on_cpu
+from tpuserve_exporter.models.frameworks import compute_on_cpu
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CannotLower, reason_of
-from tpuserve_exporter.graphs.graph_operations import called_by
+from tpuserve_exporter.graphs.graph_walk import called_by
 from tpuserve_exporter.models.jax_function import JaxFunction
-from tpuserve_exporter.models.ragged_signatures import mark_ragged
-from tpuserve_exporter.models.weights_check import named_variables
-from tpuserve_exporter.models.weights_release import release_weights
-from tpuserve_exporter.programs.buckets import Bucket
-from tpuserve_exporter.programs.device_programs import ModelToLower
-from tpuserve_exporter.programs.host_model import describe_host
-from tpuserve_exporter.programs.host_part import HostPart, split
+from tpuserve_exporter.models.ragged import mark_ragged
+from tpuserve_exporter.models.weights_check import named_variables, release_weights
+from tpuserve_exporter.programs.device_programs import Bucket, ModelToLower
+from tpuserve_exporter.programs.host_part import HostPart, describe_host, split
 from tpuserve_exporter.programs.lowering import (
     LoweredGraph,
     count_results,
@@ -29,8 +26,7 @@ from tpuserve_exporter.programs.lowering import (
     shape_of,
 )
 from tpuserve_exporter.programs.weights_file import Weight
-from tpuserve_exporter.signatures.device_part import DevicePart, describe_specs
-from tpuserve_exporter.signatures.served_signature import ServedSignature
+from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSignature, describe_specs
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
 from tpuserve_exporter.terms.signature import Array, Signature
 from tpuserve_formats.manifest.device import DeviceSignature

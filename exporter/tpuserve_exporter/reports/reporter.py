@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,10 @@ import click
 from rich.console import Console
 
 from tpuserve_exporter.errors import BROKEN_OFF, ExportError
-from tpuserve_exporter.reports.report_files import write_report
 from tpuserve_exporter.reports.shown_progress import RecordedProgress, choose_progress
 
 if TYPE_CHECKING:
-    from tpuserve_exporter.stages.exported import Exported
+    from tpuserve_exporter.stages.job import Exported
 
 _BROKEN_OFF_DOCUMENT = {"ok": False, "error": "interrupted", "kind": "BrokenOff", "exit_code": BROKEN_OFF}
 # The width of tables in a file or a pipe, in columns.
@@ -65,3 +64,19 @@ class Reporter:
                 click.echo(f"warning: cannot write {path}: {error.strerror}", err=True)
         if self._as_json:
             click.echo(json.dumps(document, indent=2))
+
+
+_PAGES = (".html", ".htm")
+
+
+def write_report(path: Path, document: Mapping[str, Any]) -> None:
+    """Write the report. Raises OSError."""
+    path.write_text(_render(path, document), encoding="utf-8")
+
+
+def _render(path: Path, document: Mapping[str, Any]) -> str:
+    if path.suffix.lower() not in _PAGES:
+        return json.dumps(document, indent=2) + "\n"
+    from tpuserve_exporter.reports.page import render_page
+
+    return render_page(document)

@@ -1,4 +1,4 @@
-"""Progress displays of an export: a live line on a terminal, plain lines elsewhere, and none with JSON.
+"""Progress displays of an export: a live line on a terminal, a list in a notebook cell, plain lines elsewhere.
 
 A step of less than a second leaves no line unless it fails or the user sets --verbose. Its result is in the summary.
 """
@@ -9,14 +9,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from tpuserve_exporter.reports.step_timing import StepTiming
 from tpuserve_exporter.terms.progress import Progress, Step
+from tpuserve_formats.markup import Markup, element, join
+
+# Shorter steps leave no line. Their results are in the summary.
+_SHOWN_S = 1.0
+
+
+class StepTiming:
+    """A timer of steps for a display. Steps of a second or more leave a line. With `verbose`, all steps do."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
+        self.now = clock
+        self._least_s = 0.0 if verbose else _SHOWN_S
+
+    def describe(self, started: float) -> str:
+        """Return `1.3 s` for a step that ends now, or an empty text if it leaves no line."""
+        seconds = self.now() - started
+        return f"{seconds:.1f} s" if seconds >= self._least_s else ""
+
 
 _DELAYED = (signal.SIGINT, signal.SIGTERM)
 
@@ -165,8 +183,6 @@ def choose_progress(silent: bool, console: Console | None = None, *, verbose: bo
     if silent:
         return SilentProgress()
     if console.is_jupyter:
-        from tpuserve_exporter.reports.notebook_progress import NotebookProgress
-
         return NotebookProgress.in_cell(verbose=verbose)
     if console.is_terminal:
         return TerminalProgress(console, verbose=verbose)
@@ -175,3 +191,56 @@ def choose_progress(silent: bool, console: Console | None = None, *, verbose: bo
 
 def _suffix(step: Step) -> str:
     return f": {step.detail}" if step.detail else ""
+
+
+_QUIET = "opacity:.65"
+
+
+class NotebookProgress:
+    """A display with a line for the running step, and a line for each finished step that took long.
+
+    `show` replaces the output of the cell with HTML.
+    """
+
+    def __init__(
+        self, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic, *, verbose: bool = False
+    ) -> None:
+        self._show = show
+        self._timing = StepTiming(clock, verbose=verbose)
+        self._done: list[Markup] = []
+
+    @classmethod
+    def in_cell(cls, *, verbose: bool = False) -> "NotebookProgress":
+        """Show progress in the running cell. IPython is installed wherever a notebook runs."""
+        from IPython.display import HTML, display
+
+        handle: Any = display(HTML(""), display_id=True)
+        return cls(lambda html: handle.update(HTML(html)), verbose=verbose)
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started = self._timing.now()
+        step = Step(title, show=lambda how_far: self._redraw(_line("…", title, how_far)))
+        self._redraw(_line("…", title, ""))
+        try:
+            yield step
+        except BaseException:
+            self._add(_line("✗", title, ""))
+            raise
+        if took := self._timing.describe(started):
+            self._done.append(_line("✓", title, f"{took}: {step.detail}" if step.detail else took))
+        self._redraw()
+
+    def warn(self, message: str) -> None:
+        self._add(_line("!", message, ""))
+
+    def _add(self, line: Markup) -> None:
+        self._done.append(line)
+        self._redraw()
+
+    def _redraw(self, *running: Markup) -> None:
+        self._show(element("div", *self._done, *running))
+
+
+def _line(mark: str, text: str, detail: str) -> Markup:
+    return element("div", join((f"{mark} {text} ", element("span", detail, style=_QUIET))))

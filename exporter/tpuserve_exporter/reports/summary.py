@@ -1,8 +1,10 @@
 """The summary of a finished export: a panel or plain lines for users, and a JSON document for programs."""
 
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -13,14 +15,16 @@ from rich.text import Text
 
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.errors import ExportError
-from tpuserve_exporter.reports.preflight_table import print_preflight, print_suggestion
-from tpuserve_exporter.reports.shown_progress import FinishedStep
-from tpuserve_exporter.stages.exported import Exported
+from tpuserve_exporter.reports.page import render_page
+from tpuserve_exporter.reports.preflight_section import print_preflight, print_suggestion
+from tpuserve_exporter.reports.shown_progress import FinishedStep, RecordedProgress
+from tpuserve_exporter.stages.job import Exported
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
 from tpuserve_exporter.terms.units import megabytes
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
 from tpuserve_formats.manifest.version import ManifestParity
+from tpuserve_formats.version_reports import EXPORT_REPORT
 
 # The most rows of a mismatch table, so that it fits on one screen.
 _MOST_ROWS = 30
@@ -228,3 +232,21 @@ def _mismatch_table(problems: list[Entry]) -> Table:
     if len(problems) > _MOST_ROWS:
         table.add_row(Text(f"and {len(problems) - _MOST_ROWS} more (--json or --report FILE lists them)"))
     return table
+
+
+class VersionReport:
+    """A writer of the page. `started_s` is the monotonic time at which the export started, in seconds."""
+
+    def __init__(self, progress: RecordedProgress, started_s: float) -> None:
+        self._progress = progress
+        self._started_s = started_s
+
+    def write(self, exported: Exported, version: Path) -> None:
+        """Write the page into the directory `version` before publication, when it has no number. Raises OSError.
+
+        The page contains no samples, because clients of the server must not see the user's data.
+        """
+        document = success_document(exported, time.monotonic() - self._started_s, self._progress.steps)
+        path = version / EXPORT_REPORT
+        path.parent.mkdir(parents=True)
+        path.write_text(render_page({**document, "published": True, "samples": []}), encoding="utf-8")

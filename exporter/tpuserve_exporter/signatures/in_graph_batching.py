@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.export_options import InGraphBatching
-from tpuserve_exporter.signatures.device_part import Call, DevicePart
+from tpuserve_exporter.signatures.served_signature import Call, DevicePart
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.signatures.arithmetic import BINARY, PASSING, combine, compute_constant
-from tpuserve_exporter.signatures.pixel_values import PixelValues
-from tpuserve_exporter.signatures.preparation import GraphWalk
+from tpuserve_exporter.signatures.preparation import BINARY, PASSING, GraphWalk, PixelValues, combine, compute_constant
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A walk from an image input of a TensorFlow graph to the first operations that do not prepare the image."""
+"""Arithmetic that prepares an image: operations on its pixel values, and a walk along them in a TensorFlow graph."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,126 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.signatures.arithmetic import BINARY, PASSING, combine, compute_constant, describe_constant
-from tpuserve_exporter.signatures.pixel_values import PixelValues
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+# Sample values for the arithmetic: the ends of 0..1 and of 0..255.
+_POINTS = np.array([[0.0], [1.0], [255.0]])
+# Largest magnitude of normalized values: (0 - 0.485) / 0.229 is -2.1, and some models divide by less.
+_NORMALISED = 16.0
+# Largest magnitude of values minus their mean: 0 - 123.68 to 255 - 103.94.
+_CENTRED = 300.0
+# A smaller range means that the values are divided twice.
+_LEAST_RANGE = 0.05
+
+Operation = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class PixelValues:
+    """The values 0, 1 and 255, in rows, after the arithmetic so far. Each column is one combination of constants.
+
+    `operations` describe the arithmetic for reports, in the order of the graph.
+    """
+
+    values: Array = field(default_factory=lambda: _POINTS)
+    operations: tuple[str, ...] = ()
+
+    def apply(self, operation: Operation, constant: Array, described: str) -> "PixelValues":
+        """Compute `operation(values, constant)` for the smallest and largest element of the constant.
+
+        An operation that changes no value, such as `+ 0`, adds no description.
+        """
+        extremes = np.unique([np.min(constant), np.max(constant)]).astype(np.float64)
+        with np.errstate(all="ignore"):
+            columns = [operation(self.values, one) for one in extremes]
+        if all(np.array_equal(one, self.values) for one in columns):
+            return self
+        return PixelValues(np.concatenate(columns, axis=1), (*self.operations, described))
+
+    @property
+    def are_of_bytes(self) -> bool:
+        """Whether the arithmetic normalizes or centers values of 0 to 255."""
+        return bool(self.operations) and _are_prepared(self.values[[0, 2]])
+
+    @property
+    def are_of_units(self) -> bool:
+        """Whether the arithmetic normalizes or centers values of 0 to 1, and not those of 0 to 255."""
+        moved = np.abs(self.values - _POINTS)[:2].max() >= _LEAST_RANGE
+        return bool(moved) and not self.are_of_bytes and _are_prepared(self.values[[0, 1]])
+
+
+def _are_prepared(ends: Array) -> bool:
+    if not np.isfinite(ends).all():
+        return False
+    largest, ranges = np.abs(ends).max(), np.abs(ends[1] - ends[0])
+    is_centred = bool((ends.min(axis=0) <= -_NORMALISED).all()) and largest <= _CENTRED
+    return bool((ranges >= _LEAST_RANGE).all()) and (largest <= _NORMALISED or is_centred)
+
+
+# Operations on an image and a constant. Reports show the sign: `* 0.00392157`.
+BINARY: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
+    **dict.fromkeys(("Mul", "stablehlo.multiply"), ("*", np.multiply)),
+    **dict.fromkeys(("Sub", "stablehlo.subtract"), ("-", np.subtract)),
+    **dict.fromkeys(("Add", "AddV2", "BiasAdd", "stablehlo.add"), ("+", np.add)),
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "stablehlo.divide"), ("/", np.divide)),
+}
+# Operations on constants.
+_OF_CONSTANTS: Mapping[str, Callable[..., Array]] = {
+    **{name: function for name, (_, function) in BINARY.items()},
+    **dict.fromkeys(("Maximum", "stablehlo.maximum"), np.maximum),
+    **dict.fromkeys(("Minimum", "stablehlo.minimum"), np.minimum),
+    **dict.fromkeys(("Pow", "stablehlo.power"), np.power),
+    **dict.fromkeys(("Sqrt", "stablehlo.sqrt"), np.sqrt),
+    **dict.fromkeys(("Rsqrt", "stablehlo.rsqrt"), lambda value: 1 / np.sqrt(value)),
+    **dict.fromkeys(("Neg", "stablehlo.negate"), np.negative),
+    **dict.fromkeys(("Reciprocal", "Inv"), np.reciprocal),
+    "Square": np.square,
+}
+# Operations that return their first operand: its elements may move, repeat or change their dtype.
+PASSING = frozenset(
+    {"Identity", "IdentityN", "Cast", "Reshape", "ExpandDims", "Squeeze", "BroadcastTo", "Tile", "EnsureShape"}
+    | {"StopGradient", "PreventGradient", "CheckNumerics", "Snapshot", "XlaSharding"}
+    | {f"stablehlo.{name}" for name in ("convert", "reshape", "dynamic_reshape", "broadcast_in_dim", "transpose")}
+    | {"stablehlo.dynamic_broadcast_in_dim", "stablehlo.optimization_barrier"}
+)
+
+
+def compute_constant(operation: str, operands: list[Array]) -> Array | None:
+    """Compute an operation on constants. Return None if it is not arithmetic."""
+    if operation in PASSING:
+        return operands[0]
+    function = _OF_CONSTANTS.get(operation)
+    if function is None:
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            return np.asarray(function(*operands))
+        except ValueError:  # operands that broadcast only after a reshape, which PASSING skips
+            return None
+
+
+def combine(pixels: PixelValues, operation: str, name: str, constant: Array | None, index: int) -> PixelValues | None:
+    """Apply the operation `name` from BINARY to a constant and to pixels, which are operand number `index`.
+
+    Return None for an unknown or empty constant.
+    """
+    if constant is None or not constant.size:
+        return None
+    sign, function = BINARY[operation]
+    described = f"{name}: {sign} {describe_constant(constant)}"
+    return pixels.apply(function if index == 0 else lambda values, one: function(one, values), constant, described)
+
+
+def describe_constant(value: Array) -> str:
+    """Return `0.00392157`, or `0.406..0.485` for several values."""
+    low, high = float(np.min(value)), float(np.max(value))
+    return f"{low:.6g}" if low == high else f"{low:.6g}..{high:.6g}"
+
 
 # Operations that read only the shape of an image, or check it.
 _SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Assert"})

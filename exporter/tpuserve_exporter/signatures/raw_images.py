@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.options.image_scale import ImageScale
+from tpuserve_exporter.options.signature_request import ImageScale
 from tpuserve_exporter.terms.signature import Array
 
 _SEED = 20

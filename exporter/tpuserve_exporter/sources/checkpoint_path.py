@@ -1,9 +1,10 @@
-"""Finds a checkpoint's path from a directory, a prefix or an `.index` file."""
+"""Finds the files of a checkpoint from a directory, a prefix or an index, without a framework."""
 
+import json
 import re
 from pathlib import Path
 
-from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.errors import SourceUnreadable, reason_of
 
 # The step at the end of a name: `model.ckpt-300`.
 _NUMBER = re.compile(r"[-_.]?\d+$")
@@ -73,3 +74,15 @@ def is_old_checkpoint(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-len(_TABLE_MARK), 2)
         return file.read() == _TABLE_MARK
+
+
+INDEX_SUFFIX = ".safetensors.index.json"
+
+
+def read_index(index: Path) -> dict[str, Path]:
+    """Return each tensor's file, always in the index's directory. The file may be missing. Raises SourceUnreadable."""
+    try:
+        file_of: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        return {tensor: index.with_name(Path(file).name) for tensor, file in file_of.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceUnreadable(f"cannot read {index.name}, an index of safetensors: {reason_of(error)}") from error

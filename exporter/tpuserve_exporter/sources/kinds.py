@@ -1,16 +1,23 @@
-"""The kinds of source: the module that opens each, and the packages that it needs."""
+"""The kinds of source: the module that opens each, the packages that it needs, and the detection of a kind.
+
+The files show the kind, and file names only where the contents do not show it.
+"""
 
 import contextlib
 import importlib
 import importlib.util
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
-from tpuserve_exporter.sources.detect import detect
+from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.orbax.tree import find_orbax
+from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,3 +103,141 @@ def require_packages(kind: SourceKind, name: str) -> None:
         raise MissingExtra(
             f"{name} is {wanted.title} and needs {', '.join(missing)} (pip install 'tpuserve-exporter[{wanted.extra}]')"
         )
+
+
+# The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.
+DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "torch"]
+TITLES: dict[DirectoryKind, str] = {
+    "savedmodel": "a SavedModel",
+    "orbax": "an Orbax checkpoint",
+    "tf-ckpt": "a TensorFlow checkpoint",
+    "torch": "PyTorch weights",
+}
+# Values of --from.
+OPTIONS: dict[DirectoryKind, str] = {
+    "savedmodel": "savedmodel",
+    "orbax": "orbax",
+    "tf-ckpt": "tf2-ckpt (or tf1-ckpt)",
+    "torch": "torch",
+}
+_MODEL_FILES = (".keras", ".h5", ".pt", ".pth", ".pt2")
+_MOST_NAMED = 6
+
+
+def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
+    """Return the kinds that the directory itself can be, each with the file or subdirectory that shows it."""
+    names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    found: dict[DirectoryKind, str | None] = {
+        "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
+        "orbax": find_orbax(directory),
+        "tf-ckpt": next((name for name in names if name.endswith(".index")), None) or _state_file(names),
+        "torch": next((name for name in names if name.endswith(".safetensors")), None),
+    }
+    return {kind: name for kind, name in found.items() if name is not None}
+
+
+def list_others(directory: Path, kind: DirectoryKind | None) -> list[str]:
+    """List sources of other kinds than `kind`: names of the first few, and the number of the others."""
+    found = [*_files(directory), *_folders(directory, kind)]
+    more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return [*found[:_MOST_NAMED], *more]
+
+
+def _state_file(names: list[str]) -> str | None:
+    return "checkpoint" if "checkpoint" in names else None
+
+
+def _files(directory: Path) -> Iterator[str]:
+    for path in sorted(directory.iterdir()):
+        if path.is_file() and path.suffix in _MODEL_FILES:
+            yield path.name
+
+
+def _folders(directory: Path, kind: DirectoryKind | None) -> Iterator[str]:
+    # The `variables` directory of a SavedModel is not a source without the graph.
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir() and path.name != "variables"):
+        kinds = find_kinds(folder)
+        if kinds and kind not in kinds:
+            yield f"{folder.name}/ ({TITLES[next(iter(kinds))]})"
+
+
+_KERAS_SUFFIXES = (".keras", ".h5")
+_TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
+
+
+def detect(source: Path, has_builder: bool = True) -> SourceKind:
+    """Return the kind of `source`. Raises SourceUnreadable with the kinds that were looked for.
+
+    A checkpoint by name may have its graph in a .meta file. Without a builder, that file is the source.
+    """
+    if source.is_dir():
+        return _detect_directory(source, has_builder)
+    if source.is_file() and source.suffix == ".meta":
+        return "tf1-meta"
+    if source.is_file() and source.suffix in _KERAS_SUFFIXES:
+        return "keras"
+    if source.is_file() and _is_torch(source):
+        return "torch"
+    if source.suffix == ".index" or source.with_name(source.name + ".index").is_file() or is_old_checkpoint(source):
+        return _detect_checkpoint(source, has_builder)
+    if not source.exists():
+        raise SourceUnreadable(
+            f"there is no file or directory {source}, and no checkpoint of that name{_others(source)}"
+        )
+    raise SourceUnreadable(
+        f"the kind of {source} is unknown: it is not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
+    )
+
+
+def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
+    kinds = find_kinds(source)
+    if not kinds:
+        raise SourceUnreadable(_explain_none(source))
+    if len(kinds) > 1:
+        raise SourceUnreadable(_explain_several(source, kinds, []))
+    (kind,) = kinds
+    # A file shows the kind of its directory. A subdirectory shows it only if the directory has no other source.
+    if kinds[kind].endswith("/") and (others := list_others(source, kind)):
+        raise SourceUnreadable(_explain_several(source, kinds, others))
+    return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind
+
+
+def _explain_none(source: Path) -> str:
+    versions = sorted(path.name for path in source.iterdir() if (path / "saved_model.pb").is_file())
+    within = [] if versions else list_others(source, None)
+    hint = f". Its subdirectories {', '.join(versions)} are SavedModels. Name one of them" if versions else ""
+    hint = f". It contains {', '.join(within)}. Name one of them" if within else hint
+    return f"{source} contains no checkpoint (*.index, or Orbax's _METADATA) and no saved_model.pb{hint}"
+
+
+def _explain_several(source: Path, kinds: dict[DirectoryKind, str], others: list[str]) -> str:
+    found = [f"{TITLES[kind]} ({name})" for kind, name in kinds.items()]
+    options = " or ".join(f"--from {OPTIONS[kind]}" for kind in kinds)
+    return f"{source} contains several sources: {', '.join([*found, *others])}. Name the path of one, or use {options}"
+
+
+def _others(source: Path) -> str:
+    """Return a hint that lists the checkpoints in the directory of a missing one."""
+    there = sorted(path.stem for path in source.parent.glob("*.index"))
+    return f": {source.parent} contains {', '.join(there)}" if there else ""
+
+
+def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
+    """Return the kind of a TensorFlow checkpoint. One of TF2 has an object graph, one of TF1 only names."""
+    prefix = find_prefix(source)
+    if open_checkpoint(prefix).has_tensor(OBJECT_GRAPH_KEY):
+        return "tf2-ckpt"
+    return "tf1-ckpt" if has_builder or not prefix.with_name(prefix.name + ".meta").is_file() else "tf1-meta"
+
+
+def _is_torch(source: Path) -> bool:
+    """Return whether `source` is a PyTorch file, by its name or by the archive that torch.save writes.
+
+    Names such as `pytorch_model.bin` and `last.ckpt` do not show it.
+    """
+    if source.suffix in _TORCH_SUFFIXES or source.name.endswith(INDEX_SUFFIX):
+        return True
+    if not zipfile.is_zipfile(source):
+        return False
+    with zipfile.ZipFile(source) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from tpuserve_exporter.models.jax_function import JaxFunction
-from tpuserve_exporter.models.quantization import Quantized
+from tpuserve_exporter.models.keras_serving import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction
-from tpuserve_exporter.models.weights_release import release_weights
+from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.options.export_options import SourceKind
 from tpuserve_exporter.terms.restore_report import RestoreReport
-from tpuserve_exporter.terms.runnable import Releasable, Runnable
+from tpuserve_exporter.terms.signature import Releasable, Runnable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,80 @@
-"""The stage that checks a version in a session, as servers load it, and runs the examples."""
+"""The stages that check a version: programs for TPUs, recorded outputs, a session as servers load it, examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tpuserve_exporter.checks.case_runs import CaseResults
 from tpuserve_exporter.checks.example_runner import ExampleRunner, ShownSample
 from tpuserve_exporter.checks.version_checks import CheckedVersion
+from tpuserve_exporter.errors import CannotLower
+from tpuserve_exporter.programs.preflight import Preflight, PreflightReport, check_shard_rules
+from tpuserve_exporter.programs.version_programs import VersionPrograms
 from tpuserve_exporter.stages.job import Job
-from tpuserve_exporter.stages.recording import Recorded
 from tpuserve_exporter.stages.writing import Written
 from tpuserve_exporter.terms.signature import Signature
 from tpuserve_exporter.version.loaded_model import SessionModel
-from tpuserve_formats.manifest.device import ManifestDevice
+from tpuserve_formats.manifest.device import DeviceNumerics, DeviceShardRule, ManifestDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A written version. `device` has the rules of --shard and the results of `preflight`, which --tpu enables."""
+
+    written: Written
+    device: ManifestDevice | None = None
+    preflight: PreflightReport | None = None
+
+
+def compile_programs(job: Job, written: Written) -> Compiled:
+    """Check the rules, and compile for the TPUs of --tpu. Raises OptionConflict, and CannotLower with --tpu-strict."""
+    if written.device is None:
+        return Compiled(written)
+    rules = job.options.tpu.rules
+    shard = tuple(DeviceShardRule.model_validate(rule.to_json()) for rule in rules)
+    device = written.device.model_copy(update={"shard": shard})
+    programs = VersionPrograms.describe(written.folder, device.model_dump())
+    if job.preflight is None:
+        check_shard_rules(programs, rules)
+        return Compiled(written, device)
+    report = _run_preflight(job, job.preflight, programs)
+    found = {"preflight": tuple(report.to_json()), "preflight_together": tuple(report.together_to_json())}
+    return Compiled(written, device.model_copy(update=found), report)
+
+
+def _run_preflight(job: Job, preflight: Preflight, programs: VersionPrograms) -> PreflightReport:
+    report = preflight.run(programs)
+    if not report.passed and job.options.tpu.strict:
+        raise CannotLower(
+            report.explain(),
+            preflight=report.to_json(),
+            preflight_together=report.together_to_json(),
+            preflight_advice=list(report.advice),
+        )
+    for warning in report.warnings():
+        job.warnings.add(warning)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A version, and the outputs to compare with those of a session. `device` has the results of --tpu-numerics.
+
+    The source has released its weights.
+    """
+
+    written: Written
+    device: ManifestDevice | None
+    results: CaseResults
+
+
+def record_answers(job: Job, compiled: Compiled) -> Recorded:
+    """Run the source and then the version. Raises as Checks.record_answers."""
+    written, device = compiled.written, compiled.device
+    results = job.checks.record_answers(written.source, written.folder, device)
+    if device is not None and results.numerics:
+        found = DeviceNumerics(signatures={name: one.to_json() for name, one in results.numerics.items()})
+        device = device.model_copy(update={"numerics": found})
+    return Recorded(written, device, results)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,21 @@
-"""The objects that all stages of an export share."""
+"""The objects that all stages of an export share, and the result of the export."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuserve_exporter.checks.example_runner import ShownSample
+from tpuserve_exporter.checks.serve_check import ServeCheck
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import Destination
+from tpuserve_exporter.inspection.contents import StoredArray
 from tpuserve_exporter.options.export_options import ExportOptions
-from tpuserve_exporter.programs.preflight import Preflight
+from tpuserve_exporter.options.store_uri import OutBase
+from tpuserve_exporter.programs.preflight import Preflight, PreflightReport
 from tpuserve_exporter.terms.progress import Progress
+from tpuserve_exporter.terms.restore_report import RestoreReport
+from tpuserve_exporter.terms.signature import Signature
+from tpuserve_formats.manifest.version import Manifest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -46,3 +53,31 @@ class Job:
     checks: Checks
     preflight: Preflight | None
     key: "Ed25519PrivateKey | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An export of the model `name` that passed every check.
+
+    `version` and `path` are None before publication and after a dry run.
+
+    If not `published`, they are those of an existing version with exactly this content. `variables` lists the variables
+    in its files. `preprocessing` has a sentence for each preparation of inputs that the exporter chose itself.
+    `examples` counts the user's examples: the version answers all of them as expected.
+    """
+
+    name: str
+    version: int | None
+    path: OutBase | None
+    manifest: Manifest
+    signatures: Mapping[str, Signature]
+    restore: RestoreReport | None
+    warmup_records: int
+    warnings: tuple[str, ...]
+    published: bool = True
+    serve_check: ServeCheck | None = None
+    variables: tuple[StoredArray, ...] = ()
+    preflight: PreflightReport | None = None
+    samples: tuple[ShownSample, ...] = ()
+    preprocessing: tuple[str, ...] = ()
+    examples: int = 0

@@ -10,36 +10,29 @@ from pathlib import Path
 
 import numpy as np
 
-from tpuserve_exporter.checks.python_functions import check_no_python
-from tpuserve_exporter.checks.serve_check import ServeCheck, ServedRequest, check_serving, make_requests
-from tpuserve_exporter.checks.server_process import find_server
+from tpuserve_exporter.checks.serve_check import ServeCheck, ServedRequest, check_serving, find_server, make_requests
 from tpuserve_exporter.checks.version_checks import Checks
+from tpuserve_exporter.checks.version_graph import check_no_python
 from tpuserve_exporter.destinations.destination import open_destination
-from tpuserve_exporter.destinations.disk_errors import disk_errors, temporary_disk_errors
-from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.destinations.staging import disk_errors, temporary_disk_errors
+from tpuserve_exporter.errors import OptionConflict, source_errors
+from tpuserve_exporter.inspection.checkpoint import list_served
 from tpuserve_exporter.inspection.contents import StoredArray
-from tpuserve_exporter.inspection.variables_files import list_served
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 from tpuserve_exporter.options.export_options import ExportOptions, TpuOptions
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.preflight import Preflight
 from tpuserve_exporter.signatures.labels import read_labels
-from tpuserve_exporter.sources.detect import detect
-from tpuserve_exporter.sources.kinds import open_as_kind, open_source
+from tpuserve_exporter.sources.kinds import detect, open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model import unsafe
 from tpuserve_exporter.sources.saved_model.directory import saved_values
-from tpuserve_exporter.sources.unreadable import source_errors
-from tpuserve_exporter.stages.checking import Checked, check_version
-from tpuserve_exporter.stages.compiling import compile_programs
-from tpuserve_exporter.stages.exported import Exported
-from tpuserve_exporter.stages.freezing import Frozen, freeze_model
-from tpuserve_exporter.stages.job import Job, Warnings
+from tpuserve_exporter.sources.saved_model.file import check_operations
+from tpuserve_exporter.stages.checking import Checked, check_version, compile_programs, record_answers
+from tpuserve_exporter.stages.job import Exported, Job, Warnings
 from tpuserve_exporter.stages.manifest import make_manifest
-from tpuserve_exporter.stages.recording import record_answers
-from tpuserve_exporter.stages.writing import Written, write_version
+from tpuserve_exporter.stages.writing import Frozen, Written, freeze_model, write_version
 from tpuserve_exporter.terms.progress import Progress
 from tpuserve_exporter.terms.sample_files import open_samples
 from tpuserve_exporter.terms.samples import check_lengths, read_samples
@@ -48,7 +41,7 @@ from tpuserve_exporter.version.fingerprint import holds
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import write_manifest
 from tpuserve_exporter.version.signing import is_signed_by, read_key, sign_version
-from tpuserve_exporter.version.tflite_writer import check_litert
+from tpuserve_exporter.version.tflite import check_litert
 from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
 from tpuserve_formats.manifest.version import Manifest
 from tpuserve_formats.signing.keys import key_id
@@ -288,7 +281,7 @@ def screen_version(job: Job, written: Written) -> Written:
     """Check the SavedModel. Raises CannotLower for Python functions, and UnsafeOperation."""
     with job.progress.step("Check the operations"):
         check_no_python(written.folder)
-        findings = unsafe.check_version(written.folder, job.options.model.allowed_ops)
+        findings = check_operations(written.folder, job.options.model.allowed_ops)
     if not findings:
         return written
     names = tuple(sorted({one.operation for one in findings}))

@@ -1,4 +1,4 @@
-"""The stage that writes the model's files: the SavedModel, the model for LiteRT, programs for TPUs."""
+"""The stages that freeze the model, and write its files: the SavedModel, the model for LiteRT, programs for TPUs."""
 
 import contextlib
 import functools
@@ -6,23 +6,41 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tpuserve_exporter.graphs.freeze import freeze
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.programs.device_programs import ModelToLower, describe_programs, list_wide, write_programs
 from tpuserve_exporter.programs.to_lower import lower_part, lower_saved_model
-from tpuserve_exporter.signatures.device_part import DevicePart
 from tpuserve_exporter.signatures.in_graph_batching import batch_calls
 from tpuserve_exporter.signatures.kinds import serve_signatures
 from tpuserve_exporter.signatures.labels import write_labels
-from tpuserve_exporter.signatures.served_signature import ServedSignature, WrappedReference
+from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSignature, WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import copy_saved_model
-from tpuserve_exporter.stages.freezing import Frozen
 from tpuserve_exporter.stages.job import Job
 from tpuserve_exporter.terms.units import megabytes
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
-from tpuserve_exporter.version.tflite_writer import TFLITE_FILE, convert_saved_model, write_tflite
+from tpuserve_exporter.version.tflite import TFLITE_FILE, convert_saved_model, write_tflite
 from tpuserve_formats.manifest.device import ManifestDevice
 from tpuserve_formats.manifest.version import ManifestFreezing
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A source with the model to write. `freezing` is None if this is the source's own model."""
+
+    source: OpenedSource
+    freezing: ManifestFreezing | None = None
+
+
+def freeze_model(job: Job, opened: OpenedSource) -> Frozen:
+    """Fold the operations that depend only on weights. Raises CannotLower and BuilderFailed."""
+    if not job.options.model.freeze or isinstance(opened.model, Path):
+        return Frozen(opened)
+    with job.progress.step("Fold batch norms and constants") as step:
+        frozen = freeze(opened.model)
+        freezing = ManifestFreezing(folded=frozen.folded, computed=frozen.computed, dropped=dict(frozen.dropped))
+        step.detail = str(freezing)
+    return Frozen(replace(opened, model=frozen.function), freezing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.terms.runnable import Sampled
 from tpuserve_exporter.terms.sample_files import SampleFile
-from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Sampled, Signature, Tensors, TensorSpec
 
 # Lengths of rows in turn. Rows are not empty, because a model may compute their means.
 _LENGTHS = (2, 1, 3)

@@ -1,8 +1,8 @@
-"""Signatures as a SavedModel states them: named inputs and outputs with dtype and shape."""
+"""Signatures as a SavedModel states them: named inputs and outputs with dtype and shape. Models that answer them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -113,3 +113,22 @@ def _read_shape(info: "TensorInfo") -> tuple[int | None, ...] | None:
     if info.tensor_shape.unknown_rank:
         return None
     return tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)
+
+
+class Runnable(Protocol):
+    """A model that computes a signature's outputs from its inputs."""
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors: ...
+
+
+class Sampled(Runnable, Protocol):
+    """A model that the exporter can make inputs for. It refuses bad inputs, and `make_examples` gives tf.Examples."""
+
+    def make_examples(self, count: int, longest: int) -> list[bytes]: ...
+
+
+@runtime_checkable
+class Releasable(Protocol):
+    """A source that can free the memory of its weights. It cannot answer after that."""
+
+    def release(self) -> None: ...

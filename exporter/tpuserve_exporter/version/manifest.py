@@ -1,7 +1,8 @@
-"""Fill parts of the manifest (docs/reference/manifest.md) and write it. `tpuserve_formats` defines its models."""
+"""The manifest of a version, and a published version as its destination describes it."""
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tpuserve_exporter.options.export_options import SequenceOptions
@@ -93,3 +94,13 @@ def hash_file(path: Path) -> str:
     """Return the file's SHA-256 in hexadecimal digits. Reads the whole file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """An existing version: the bytes of its manifest and of its signatures, or None, and the sizes of its files."""
+
+    number: int
+    manifest: bytes | None
+    sizes: Mapping[str, int]
+    signatures: bytes | None = None

@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.models.ragged_signatures import write_row_splits
+from tpuserve_exporter.models.ragged import write_row_splits
 from tpuserve_exporter.models.weights_check import named_variables
-from tpuserve_exporter.signatures.device_part import Call, DevicePart
-from tpuserve_exporter.signatures.served_signature import PREDICT, ServedSignature
+from tpuserve_exporter.signatures.served_signature import PREDICT, Call, DevicePart, ServedSignature
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
-from tpuserve_exporter.version.manifest import hash_file
-from tpuserve_exporter.version.published_version import PublishedVersion
+from tpuserve_exporter.version.manifest import PublishedVersion, hash_file
 from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from tpuserve_formats.manifest.version import Manifest
 from tpuserve_formats.signing.errors import BadKey, BadSignature

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tpuserve_exporter.deployment.vertex_version import SignatureRows
+from tpuserve_exporter.deployment.vertex_deployment import SignatureRows
 from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body, with_parameters
 

@@ -8,11 +8,10 @@ import pytest
 from tests.exporter.checked_manifests import GIB, preflight_rows, write_checked
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_exporter.deployment.checked_version import CheckedVersion
-from tpuserve_exporter.deployment.gke_machine import GkeMachine
-from tpuserve_exporter.deployment.plan import Plan
-from tpuserve_exporter.deployment.server_needs import ServerNeeds
+from tpuserve_exporter.deployment.machines import GkeMachine
+from tpuserve_exporter.deployment.plan import Plan, ServerNeeds
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.options.tpu_topology import TpuTopology
+from tpuserve_exporter.options.tpu import TpuTopology
 from tpuserve_formats.price import Price
 
 V5E = TpuTopology.parse("v5e:1x1")

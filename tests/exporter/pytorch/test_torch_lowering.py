@@ -7,16 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from tpuserve_exporter.models.frameworks import compute_on_cpu, quiet
 from tpuserve_exporter.models.jax_function import JaxInput
-from tpuserve_exporter.models.jax_platform import compute_on_cpu
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.torch.arrays import to_numpy
 from tpuserve_exporter.sources.torch.lowering import lower
-from tpuserve_exporter.sources.torch.outputs import Outputs
 from tpuserve_exporter.sources.torch.program import Module
-from tpuserve_exporter.sources.torch.quiet import quiet
 from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
+from tpuserve_exporter.sources.torch.tensors import Outputs, to_numpy
 from tpuserve_exporter.terms.signature import Signature
 
 pytestmark = [pytest.mark.usefixtures("tensorflow")]

@@ -20,8 +20,14 @@ from tpuserve_exporter.errors import (
 )
 from tpuserve_exporter.models.builder import build_model
 from tpuserve_exporter.models.keras_inputs import build_weights
-from tpuserve_exporter.models.keras_serving import change, described_dtype, is_changed, serve_keras, serve_keras_2
-from tpuserve_exporter.models.normalization import renew_constants
+from tpuserve_exporter.models.keras_serving import (
+    change,
+    described_dtype,
+    is_changed,
+    renew_constants,
+    serve_keras,
+    serve_keras_2,
+)
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.models.frameworks import compute_on_cpu
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxReference
 from tpuserve_exporter.models.jax_model import JaxModel, build_jax_model, read_inputs
-from tpuserve_exporter.models.jax_platform import compute_on_cpu
 from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 from tpuserve_exporter.models.param_tree import ParamTree
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames

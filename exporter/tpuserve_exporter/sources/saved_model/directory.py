@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable, reason_of
-from tpuserve_exporter.models.ragged import dense_function
-from tpuserve_exporter.models.ragged_signatures import list_sparse, read_row_splits, settle_row_splits
+from tpuserve_exporter.models.ragged import dense_function, list_sparse, read_row_splits, settle_row_splits
 from tpuserve_exporter.models.served_function import RaggedNames, ServedFunction, TracedReference
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model.file import check_whole, parse_saved_model, read_content
-from tpuserve_exporter.sources.saved_model.unsafe import check_source
+from tpuserve_exporter.sources.saved_model.file import check_source, check_whole, parse_saved_model, read_content
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     open_checkpoint,

@@ -1,13 +1,24 @@
-"""Reads a SavedModel's graphs before any code runs them, and reports damage with advice."""
+"""Reads a SavedModel's graphs before any code runs them, and refuses damage and operations that servers refuse."""
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tpuserve_exporter.errors import SourceUnreadable
-from tpuserve_exporter.graphs.graph_operations import check_known
+from tpuserve_exporter.errors import SourceUnreadable, UnsafeOperation
+from tpuserve_exporter.graphs.graph_walk import check_known
 from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_formats.errors import FormatError
+from tpuserve_formats.safety.screening import (
+    BadAsset,
+    Finding,
+    describe_findings,
+    operations_of,
+    screen_nodes,
+    screen_saved_model,
+)
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 _BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
@@ -68,3 +79,58 @@ def check_whole(source: Path, saved: "SavedModel") -> None:
                 "save it again"
             )
         check_known(meta_graph.graph_def)
+
+
+def find_unsafe(saved_model: Path) -> list[Finding]:
+    """Return the operations of a SavedModel's directory that servers refuse.
+
+    Raises:
+        SourceUnreadable: if the graph is missing or damaged.
+        UnsafeOperation: if it names files outside the directory.
+    """
+    return _find_unsafe(saved_model.name, read_content(saved_model))
+
+
+def _find_unsafe(name: str, content: bytes) -> list[Finding]:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return screen_saved_model(content)
+    except (FormatError, DecodeError) as error:
+        raise SourceUnreadable(f"cannot read {name}: it is truncated or not a SavedModel") from error
+    except BadAsset as error:
+        raise UnsafeOperation(f"{name} is unsafe: {error}. Save the model again") from error
+
+
+def check_source(name: str, content: bytes, allowed: Collection[str]) -> None:
+    """Check a serialized SavedModel before it is loaded, except for Python functions. Raises as `find_unsafe`."""
+    refuse(name, _find_unsafe(name, content), {*allowed, *PYTHON})
+
+
+def check_operations(version: Path, allowed: Collection[str]) -> list[Finding]:
+    """Return the operations of a version that only `allowed` permits. Raises UnsafeOperation for others."""
+    findings = find_unsafe(version)
+    refuse("the version", findings, allowed)
+    return findings
+
+
+# A source without the process that made its Python functions cannot run them. The check of the version refuses them.
+PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def check_graph(name: str, graph_def: "GraphDef", allowed: Collection[str]) -> None:
+    """Check a graph all of whose nodes run, except for Python functions. Raises UnsafeOperation."""
+    refuse(name, screen_nodes(graph_def.SerializeToString()), {*allowed, *PYTHON})
+
+
+def refuse(name: str, findings: Sequence[Finding], allowed: Collection[str]) -> None:
+    """Raise UnsafeOperation for findings, unless `allowed` has all of their operations."""
+    refused = [one for one in findings if one.operation not in allowed]
+    if refused:
+        names = operations_of(refused)
+        options = " ".join(f"--allow-op {one}" for one in names)
+        raise UnsafeOperation(
+            f"{name} has operations that servers refuse: {describe_findings(refused)}. Build the model without "
+            f"them. If you trust its author, use {options}; servers then need --allowed_ops={','.join(names)}",
+            operations=[str(one) for one in refused],
+        )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.errors import OptionConflict, reason_of
+from tpuserve_exporter.graphs.batch_statistics import import_graph
 from tpuserve_exporter.graphs.graph_walk import node_of
-from tpuserve_exporter.graphs.row_axes import import_graph
 from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph
 from tpuserve_exporter.terms.signature import Array
 

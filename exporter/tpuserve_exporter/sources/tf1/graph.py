@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
-from tpuserve_exporter.graphs.graph_operations import check_operations, drop_unused_functions, is_variable
+from tpuserve_exporter.graphs.graph_walk import check_operations, drop_unused_functions, is_variable
 from tpuserve_exporter.models.served_function import ServedFunction
-from tpuserve_exporter.sources.tf1.graph_variable import GraphVariable, Slice, read_variable
-from tpuserve_exporter.sources.tf1.name_based import RestoredValues
+from tpuserve_exporter.sources.tf1.name_based import GraphVariable, RestoredValues, Slice, read_variable
 from tpuserve_exporter.terms.samples import count_rows, take_rows
 from tpuserve_exporter.terms.signature import Signature, Tensors
 

@@ -13,6 +13,7 @@ from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, d
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.saved_model.file import check_graph
 from tpuserve_exporter.sources.tf1.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
 from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph, cut_graph, variable_names
 from tpuserve_exporter.sources.tf1.name_based import read_checkpoint, restore
@@ -24,7 +25,6 @@ from tpuserve_exporter.sources.tf1.tpu_surgery import (
 )
 from tpuserve_exporter.sources.tf1.training_mode import find_random, stop_training
 from tpuserve_exporter.sources.tf1.training_switch import set_to_inference
-from tpuserve_exporter.sources.unsafe_operations import check_graph
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.graphs.graph_operations import pass_on, replace_operation
-from tpuserve_exporter.graphs.graph_walk import Walk, node_of
+from tpuserve_exporter.graphs.graph_walk import Walk, node_of, pass_on, replace_operation
 
 if TYPE_CHECKING:
     import tensorflow as tf

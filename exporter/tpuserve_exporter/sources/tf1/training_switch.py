@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from tpuserve_exporter.graphs.batch_statistics import is_norm
 from tpuserve_exporter.graphs.function_inlining import inline_calls
-from tpuserve_exporter.graphs.graph_operations import pass_on, replace_operation
-from tpuserve_exporter.graphs.graph_walk import node_of
-from tpuserve_exporter.sources.tf1.moving_statistics import find_averages
+from tpuserve_exporter.graphs.graph_walk import node_of, pass_on, replace_operation
 from tpuserve_exporter.sources.tf1.tpu_surgery import reached
-from tpuserve_exporter.sources.tf1.training_mode import find_random
+from tpuserve_exporter.sources.tf1.training_mode import find_averages, find_random
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

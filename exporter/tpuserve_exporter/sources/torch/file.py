@@ -9,17 +9,16 @@ from torch.export import ExportedProgram
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnreadable
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
+from tpuserve_exporter.models.frameworks import quiet
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.keras_inputs import check_names
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.torch.arrays import find_dtype
-from tpuserve_exporter.sources.torch.outputs import Outputs
 from tpuserve_exporter.sources.torch.program import Module
 from tpuserve_exporter.sources.torch.program_file import read_program
-from tpuserve_exporter.sources.torch.quiet import quiet
 from tpuserve_exporter.sources.torch.saved_program import SavedProgram
 from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
+from tpuserve_exporter.sources.torch.tensors import Outputs, find_dtype
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile, read_weights
 from tpuserve_exporter.sources.torch.weights_matching import restore
 from tpuserve_exporter.terms.restore_report import RestoreReport

@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from tpuserve_exporter.errors import CannotLower, reason_of
-from tpuserve_exporter.models.jax_platform import compute_on_cpu
-from tpuserve_exporter.sources.torch.arrays import to_numpy
+from tpuserve_exporter.models.frameworks import compute_on_cpu
+from tpuserve_exporter.sources.torch.tensors import to_numpy
 
 # Only this tested release needs the workaround below.
 _NEEDS_HELP = "0.0.13"

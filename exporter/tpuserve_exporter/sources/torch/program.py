@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, reason_of
 from tpuserve_exporter.models.jax_function import JaxInput
-from tpuserve_exporter.sources.torch.arrays import dtype_name, find_dtype
+from tpuserve_exporter.sources.torch.tensors import dtype_name, find_dtype
 
 # Sizes of free dimensions during a trace. They differ, because torch treats equal sizes as one dimension. None is 0 or
 # 1, because torch treats these as fixed. Patch sizes and strides divide the lengths.

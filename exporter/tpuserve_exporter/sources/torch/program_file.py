@@ -14,8 +14,8 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.models.frameworks import quiet
 from tpuserve_exporter.sources.torch.program_content import unsafe_parts
-from tpuserve_exporter.sources.torch.quiet import quiet
 from tpuserve_formats.counted import counted
 
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.export import ExportedProgram
 
+from tpuserve_exporter.models.frameworks import quiet
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
 from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
-from tpuserve_exporter.sources.torch.arrays import to_numpy, to_torch
 from tpuserve_exporter.sources.torch.lowering import JaxProgram, lower, state_names
-from tpuserve_exporter.sources.torch.outputs import Outputs
 from tpuserve_exporter.sources.torch.program import RowsFixed
-from tpuserve_exporter.sources.torch.quiet import quiet
+from tpuserve_exporter.sources.torch.tensors import Outputs, to_numpy, to_torch
 from tpuserve_exporter.terms.signature import Signature, Tensors
 
 if TYPE_CHECKING:

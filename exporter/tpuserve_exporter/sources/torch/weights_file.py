@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
-from tpuserve_exporter.sources.torch.safetensors_index import INDEX_SUFFIX, read_index
+from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
 
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")

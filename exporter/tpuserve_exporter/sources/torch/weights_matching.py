@@ -9,7 +9,7 @@ import torch
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, rename
-from tpuserve_exporter.sources.torch.arrays import dtype_name
+from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 

@@ -1,4 +1,4 @@
-"""Matches stored variables with the variables of a model.
+"""Matches stored variables, or their moving averages, with the variables of a model.
 
 The best of three ways wins. A match by name (`conv1/kernel`) allows added, removed and moved layers. A match by
 position in the object graph, as tf.train.Checkpoint restores, allows names with other numbers (`dense_3` for `dense`).
@@ -8,20 +8,130 @@ and 3 differ.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import Weights
-from tpuserve_exporter.sources.variables.model_variables import ModelVariable
-from tpuserve_exporter.sources.variables.moving_average import find_averages, is_averaged_model
 from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, StoredVariable
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import tensorflow as tf
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariable:
+    """One variable. `node` is its object in the model's object graph: Keras' wrapper, or the TensorFlow variable."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    node: Any
+    variable: "tf.Variable"
+
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec(self.dtype, self.shape)
+
+
+def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Keras model, or any tf.Module
+    """Return the variables that a checkpoint of the model holds, in the model's order.
+
+    Keras layers give their weights, without the state of random generators. A tf.Module's own list of variables lacks
+    those of objects that are not modules, such as TPU embedding tables and Keras 3 objects.
+    """
+    return [_describe(variable) for variable in _distinct(_walk(model))]
+
+
+def _walk(model: Any) -> Iterator[Any]:  # noqa: ANN401 - anything that tf.train.Checkpoint tracks
+    import tensorflow as tf
+
+    seen, queue = {id(model)}, [model]
+    for thing in queue:
+        weights = getattr(thing, "weights", None)
+        if isinstance(thing, tf.Variable):
+            yield thing
+        elif isinstance(weights, list):
+            yield from weights
+        else:
+            children = [one for one in tf.train.TrackableView.children(thing).values() if id(one) not in seen]
+            seen |= {id(one) for one in children}
+            queue += children
+
+
+def _distinct(variables: Iterable[Any]) -> list[Any]:
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _describe(variable: Any) -> ModelVariable:  # noqa: ANN401 - a variable of Keras 3 or of TensorFlow
+    import keras
+
+    if isinstance(variable, keras.Variable):
+        return ModelVariable(variable.path, str(variable.dtype), tuple(variable.shape), variable, variable.value)
+    name = variable.name.removesuffix(":0")
+    return ModelVariable(name, variable.dtype.name, tuple(variable.shape), variable, variable)
+
+
+# Usual names of a model that holds averages of the trained one.
+_AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)
+_SLOT = "average"
+_TRAINED, _AVERAGES, _COUNT = "_trainable_variables", "_model_variables_moving_average", "_iterations"
+
+
+def is_averaged_model(name: str) -> bool:
+    """Return whether `name`, as in tf.train.Checkpoint(model=..., ema=...), suggests averages of another model."""
+    return _AVERAGED_MODEL.search(name) is not None
+
+
+def find_averages(graph: ObjectGraph) -> dict[int, StoredVariable]:
+    """Return the moving average of each variable that has one, by the variable's number.
+
+    Averages are in a Keras optimizer with `use_ema`, or in a slot named `average` (Model Garden, TensorFlow Addons).
+    """
+    return dict(_kept_in_slots(graph)) | dict(_kept_by_optimizers(graph))
+
+
+def _kept_in_slots(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    for slot, (original, name) in graph.slots.items():
+        if name == _SLOT and slot in graph.variables:
+            yield original, graph.variables[slot]
+
+
+def _kept_by_optimizers(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    for optimizer in graph.children.values():
+        if _AVERAGES in optimizer and not _is_unused(optimizer, graph):
+            averages = graph.children[optimizer[_AVERAGES]]
+            yield from _by_index(averages, graph.children.get(optimizer.get(_TRAINED, -1), {}), graph)
+            yield from _by_name(averages, graph)
+
+
+def _is_unused(optimizer: dict[str, int], graph: ObjectGraph) -> bool:
+    """Return whether the optimizer took no step yet. Keras 3 averages are zero until then."""
+    count = graph.variables.get(optimizer.get(_COUNT, -1))
+    return count is not None and int(graph.read(count)) == 0
+
+
+def _by_index(
+    averages: dict[str, int], trained: dict[str, int], graph: ObjectGraph
+) -> Iterator[tuple[int, StoredVariable]]:
+    """Yield the averages of Keras 3, which keeps averages and variables as two lists in the same order."""
+    for index, node in averages.items():
+        if index in trained and node in graph.variables:
+            yield trained[index], graph.variables[node]
+
+
+def _by_name(averages: dict[str, int], graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
+    """Yield the averages of Keras 2, which names the average of `dense/kernel` `Adam/average/dense/kernel`."""
+    nodes = {variable.name: node for node, variable in graph.variables.items()}
+    for node in averages.values():
+        stored = graph.variables.get(node)
+        _, found, original = (stored.name if stored else "").partition("average/")
+        if stored and found and original in nodes:
+            yield nodes[original], stored
+
 
 # If a checkpoint has several models, the name of the one to serve: tf.train.Checkpoint(model=..., teacher=...).
 _PREFERRED = "model"

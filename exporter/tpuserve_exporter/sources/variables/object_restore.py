@@ -5,9 +5,16 @@ from typing import Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames
-from tpuserve_exporter.sources.variables.matching import Matching, Way, compare, match, other_models
-from tpuserve_exporter.sources.variables.model_variables import ModelVariable, model_variables
-from tpuserve_exporter.sources.variables.moving_average import is_averaged_model
+from tpuserve_exporter.sources.variables.matching import (
+    Matching,
+    ModelVariable,
+    Way,
+    compare,
+    is_averaged_model,
+    match,
+    model_variables,
+    other_models,
+)
 from tpuserve_exporter.sources.variables.object_graph import ObjectGraph
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 

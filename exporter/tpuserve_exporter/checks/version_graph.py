@@ -1,14 +1,21 @@
-"""Finds training operations in a written version by data flow, and describes them in messages of the export."""
+"""Checks the graph of a written version for operations of training and for Python functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tpuserve_exporter.checks.repeated_answers import Change
+from tpuserve_exporter.checks.variation import Change
+from tpuserve_exporter.errors import CannotLower
 from tpuserve_exporter.graphs.dependence import Dependence, find_dependence
 from tpuserve_exporter.graphs.graph_walk import node_of
+from tpuserve_exporter.inspection.operations import find_needed
 from tpuserve_exporter.inspection.saved_model import read_meta_graph
+from tpuserve_exporter.sources.saved_model.file import read_saved_model
 from tpuserve_exporter.sources.tf1.training_mode import GIVE_INFERENCE
 from tpuserve_exporter.terms.signature import Tensors, read_signatures
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 _MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` argument of the caller"
@@ -79,3 +86,41 @@ def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
 def _list(places: Sequence[str]) -> str:
     named, more = places[:_MOST_NAMED], len(places) - _MOST_NAMED
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+
+def check_no_python(version: Path) -> None:
+    """Raise CannotLower, with the nodes, if a signature of `version` depends on a Python function.
+
+    The other checks cannot find it, because the process of the export may hold the function.
+    """
+    found = sorted(
+        {
+            f"{node.op} (node {node.name})"
+            for meta_graph in read_saved_model(version).meta_graphs
+            for part in find_needed(meta_graph.graph_def, _outputs(meta_graph))
+            for node in part
+            if node.op in _PYTHON
+        }
+    )
+    if found:
+        raise CannotLower(
+            f"the outputs depend on Python functions: {', '.join(found)}. A version holds the graph without their "
+            "code, so that no server can run them. Use TensorFlow operations instead, or serve a tensor before them"
+        )
+
+
+def _outputs(meta_graph: "MetaGraphDef") -> Iterator[str]:
+    for signature in meta_graph.signature_def.values():
+        for output in signature.outputs.values():
+            yield from _tensors(output)
+
+
+def _tensors(info: "TensorInfo") -> Iterator[str]:
+    """Yield the names of a tensor, or of the components of a ragged one."""
+    if info.name:
+        yield info.name
+    for component in info.composite_tensor.components:
+        yield from _tensors(component)

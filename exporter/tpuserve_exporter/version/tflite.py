@@ -1,4 +1,4 @@
-"""`--also tflite`: the model for LiteRT, in the file that TensorFlow Serving and this server load."""
+"""Writes a model for LiteRT, and loads it to compare its answers."""
 
 import importlib.util
 import re
@@ -7,17 +7,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_exporter.errors import CannotLower, MissingExtra, OptionConflict, reason_of
+from tpuserve_exporter.errors import CannotLower, MissingExtra, OptionConflict, ParityFailed, reason_of
 from tpuserve_exporter.models.frameworks import stderr_caught
 from tpuserve_exporter.options.signature_request import TENSOR_KIND
-from tpuserve_exporter.signatures.device_part import DevicePart
-from tpuserve_exporter.signatures.served_signature import ServedSignature
-from tpuserve_exporter.terms.signature import read_signatures
+from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSignature
+from tpuserve_exporter.terms.signature import Signature, Tensors, read_signatures
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-
 
 # SignatureDefs in the metadata of a TensorFlow Lite model, where TensorFlow Serving reads them.
 #
@@ -152,3 +150,31 @@ def _explain(message: str, reason: str) -> str:
             "--also tflite"
         )
     return f"--also tflite: TensorFlow Lite does not support {lacking}, or not in this form. Omit --also tflite"
+
+
+class TfliteModel:
+    """A model in LiteRT, which runs the signatures in its file."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the file. Raises ParityFailed if LiteRT refuses it."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        try:
+            # LiteRT writes messages on its delegates directly to the file descriptor.
+            with stderr_caught():
+                self._interpreter = Interpreter(model_path=str(path))
+        except (ValueError, RuntimeError) as error:
+            raise ParityFailed(f"{path.name} does not load in LiteRT: {error}") from error
+        self.signatures: frozenset[str] = frozenset(self._interpreter.get_signature_list())
+        self._runners: dict[str, Any] = {}  # LiteRT is untyped
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        """Return the outputs by name. Raises ParityFailed if LiteRT fails."""
+        try:
+            with stderr_caught():
+                if signature.name not in self._runners:
+                    self._runners[signature.name] = self._interpreter.get_signature_runner(signature.name)
+                outputs: Tensors = self._runners[signature.name](**inputs)
+        except (ValueError, RuntimeError) as error:
+            raise ParityFailed(f"{signature.name} fails in LiteRT: {error}") from error
+        return outputs

@@ -1,4 +1,4 @@
-"""Names of container images: `registry.example.com:5000/tpuserve-server:0.1.0-tpu`, or with a digest."""
+"""Names in a deployment: container images and the served model."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from tpuserve_exporter.errors import OptionConflict
 
-_FORM: Final = re.compile(
+_IMAGE: Final = re.compile(
     r"(?P<name>[a-zA-Z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
@@ -24,7 +24,7 @@ class Image:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse `NAME:TAG` or `NAME@sha256:DIGEST`. Raises OptionConflict."""
-        found = _FORM.fullmatch(text.strip())
+        found = _IMAGE.fullmatch(text.strip())
         if found is None or not (found["tag"] or found["digest"]):
             raise OptionConflict(f"{text!r} is not an image. Write NAME:TAG or NAME@sha256:DIGEST")
         return cls(found["name"], found["tag"], found["digest"])
@@ -32,3 +32,19 @@ class Image:
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+
+_MODEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
+
+
+def choose_name(name: str | None, default: str) -> str:
+    """Return `name`, or `default` if it is None.
+
+    Raises OptionConflict for characters that could have another meaning in a manifest or a command.
+    """
+    chosen = default if name is None else name
+    if not _MODEL.fullmatch(chosen):
+        raise OptionConflict(
+            f"{chosen!r} is not a model name of up to 63 letters, digits, '-', '_' and '.'. Set another --model-name"
+        )
+    return chosen
