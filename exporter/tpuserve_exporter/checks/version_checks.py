@@ -233,17 +233,16 @@ class CheckedVersion:
 
 
 class Checks:
-    """Runs the checks of one export. `warn` takes messages for the user about a version that passes."""
+    """Runs the checks of one export. `cases` runs before `open` loads the version.
+
+    `warn` takes messages for the user about a version that passes.
+    """
 
     def __init__(self, options: ExportOptions, progress: Progress, warn: Callable[[str], None]) -> None:
         self._options = options
         self._progress = progress
         self._warn = warn
-        self._runner = CaseRunner(options, progress, warn)
-
-    def record_answers(self, source: OpenedSource, version: Path, device: ManifestDevice | None) -> CaseResults:
-        """Run the source, then `version` in Python, then its programs, before `open` loads it. See CaseRunner."""
-        return self._runner.run(source, version, device)
+        self.cases = CaseRunner(options, progress, warn)
 
     @contextlib.contextmanager
     def open(self, version: Path) -> Iterator[SessionModel]:
@@ -327,8 +326,8 @@ class Checks:
     def _samples(self, results: CaseResults, session: SessionModel) -> Mapping[str, Tensors]:
         """Return the source's samples, which the session must take, or without a source, samples for the session."""
         if results.source is None:
-            file = self._runner.open_check_file()
-            return {name: self._runner.find_samples(one, file, session) for name, one in session.signatures.items()}
+            file = self.cases.open_check_file()
+            return {name: self.cases.find_samples(one, file, session) for name, one in session.signatures.items()}
         for name, signature in session.signatures.items():
             refusal = refusal_of(signature, results.samples[name], session)
             if refusal is not None:

@@ -1,6 +1,6 @@
 """Checks the graph of a written version for operations of training and for Python functions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,11 @@ from tpuserve_exporter.inspection.saved_model import read_meta_graph
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
 from tpuserve_exporter.sources.tf1.training_mode import GIVE_INFERENCE
 from tpuserve_exporter.terms.signature import Tensors, read_signatures
+from tpuserve_exporter.terms.texts import first
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
-_MOST_NAMED = 5
 _CALL_OTHERWISE = "call the layer with training=False, or pass on the `training` argument of the caller"
 _PUBLISH = "Use --allow-nondeterminism to publish the model anyway"
 # The scope into which the graph of a `.meta` file is imported.
@@ -48,12 +48,12 @@ def describe_change(name: str, change: Change, difference: str, training: Depend
     """Explain why answers of signature `name` change, and what to do."""
     if training.random:
         return (
-            f"{name} {change}: it draws random numbers in {_list(training.random)}. If this is dropout or training "
+            f"{name} {change}: it draws random numbers in {first(training.random)}. If this is dropout or training "
             f"noise, {_CALL_OTHERWISE}. {_PUBLISH}"
         )
     what = f"{name} {change} ({difference})"
     if training.assigned:
-        return f"{what}: it keeps a state that it changes in {_list(training.assigned)}. {_STATE}"
+        return f"{what}: it keeps a state that it changes in {first(training.assigned)}. {_STATE}"
     return f"{what}. Its operations do not show why. Look for state, time, or random numbers in the model. {_PUBLISH}"
 
 
@@ -67,7 +67,7 @@ def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) 
     )
     return (
         f"an answer of {name} depends on the other rows of the batch, because it uses averages over the batch: "
-        f"{_list(places)}. {mend}. If the rows are one list by design, or if the first dimension is not the batch, "
+        f"{first(places)}. {mend}. If the rows are one list by design, or if the first dimension is not the batch, "
         "use --allow-batch-statistics"
     )
 
@@ -75,17 +75,12 @@ def describe_statistics(name: str, training: Dependence, *, of_tf1_graph: bool) 
 def describe_harmless(name: str, training: Dependence) -> Iterator[str]:
     """Yield messages for users about a signature whose answers do not change."""
     if training.random:
-        yield f"{name} draws random numbers in {_list(training.random)}, but its answers were the same each time"
+        yield f"{name} draws random numbers in {first(training.random)}, but its answers were the same each time"
     if training.written:
         yield (
-            f"{name} changes variables at each request, in {_list(training.written)}, but its answers did not depend "
+            f"{name} changes variables at each request, in {first(training.written)}, but its answers did not depend "
             "on earlier requests"
         )
-
-
-def _list(places: Sequence[str]) -> str:
-    named, more = places[:_MOST_NAMED], len(places) - _MOST_NAMED
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})

@@ -9,7 +9,7 @@ from typing import Final
 
 from tpuserve_exporter.deployment.names import Image
 from tpuserve_exporter.deployment.plan import Plan
-from tpuserve_exporter.terms.units import seconds
+from tpuserve_exporter.terms.texts import seconds
 
 # Names in the base: the image, and the resource and container that the patches change.
 _IMAGE: Final = "tpuserve-server"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import CannotLower, SourceUnreadable
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -122,17 +123,22 @@ def pass_on(node: "NodeDef", tensor: str, kind: int, *control_inputs: str) -> No
 
 def drop_unused_functions(graph_def: "GraphDef") -> None:
     """Remove the library functions that the graph does not call, such as a training step or its gradients."""
-    functions = {function.signature.name: function for function in graph_def.library.function}
-    used = set[str]()
-    waiting = list(graph_def.node)
-    while waiting:
-        called = (called_by(waiting.pop()) & functions.keys()) - used
-        used |= called
-        waiting += [node for name in called for node in functions[name].node_def]
-    kept = [function for name, function in functions.items() if name in used]
+    called = find_called(graph_def, graph_def.node)
+    kept = [function for function in graph_def.library.function if function.signature.name in called]
     del graph_def.library.function[:]
     graph_def.library.function.extend(kept)
     del graph_def.library.gradient[:]
+
+
+def find_called(graph_def: "GraphDef", nodes: "Iterable[NodeDef]") -> "dict[str, FunctionDef]":
+    """Return the library functions that `nodes` call, directly or through other functions, by name."""
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    found, waiting = dict[str, "FunctionDef"](), list(nodes)
+    while waiting:
+        for name in (called_by(waiting.pop()) & functions.keys()) - found.keys():
+            found[name] = functions[name]
+            waiting += functions[name].node_def
+    return found
 
 
 def called_by(node: "NodeDef") -> set[str]:
@@ -181,7 +187,7 @@ def check_operations(graph_def: "GraphDef") -> None:
             f"the graph keeps state other than variables: {', '.join(sorted(stateful))}. Remove it from the served "
             "part of the model"
         )
-    homeless = [f"{op} (node {name})" for op, name in by_op.items() if not _runs_on_cpu(op)]
+    homeless = [f"{op} (node {name})" for op, name in by_op.items() if not has_kernel(op, "CPU", "DEFAULT")]
     if homeless:
         raise CannotLower(
             f"some operations of the graph run only on a TPU: {', '.join(sorted(homeless))}. Serve a tensor before "
@@ -200,11 +206,12 @@ def _makes_resource(op: str) -> bool:
     return makes and op not in (RESOURCE_VARIABLE, "Placeholder")
 
 
-def _runs_on_cpu(op: str) -> bool:
-    """Return whether `op` has a kernel for the CPU.
+def has_kernel(operation: str, *devices: str) -> bool:
+    """Return whether an operation has a kernel for one of the devices. `DEFAULT` means every device.
 
-    DEFAULT means every device. TensorFlow defines TPU operations, but has no kernel for them without a TPU.
+    TensorFlow defines TPU operations, but has no kernel for them without a TPU. Kernels of its compiler have a device
+    of their own, `XLA_CPU_JIT`, and the first compilation in a process registers them.
     """
     from tensorflow.python.framework import kernels
 
-    return bool({"CPU", "DEFAULT"} & {one.device_type for one in kernels.get_registered_kernels_for_op(op).kernel})
+    return any(one.device_type in devices for one in kernels.get_registered_kernels_for_op(operation).kernel)

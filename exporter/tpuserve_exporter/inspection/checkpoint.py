@@ -20,6 +20,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_object_graph,
 )
 from tpuserve_exporter.terms.signature import read_signatures
+from tpuserve_exporter.terms.texts import first
 from tpuserve_formats.counted import counted
 
 if TYPE_CHECKING:
@@ -94,14 +95,9 @@ def _facts(meta_graph: "MetaGraphDef") -> Iterator[tuple[str, str]]:
     yield "nodes", f"{len(nodes):,}, and {counted(len(meta_graph.graph_def.library.function), 'function')}"
     for kind in _INPUTS:
         if names := [node.name for node in nodes if node.op == kind]:
-            yield kind, _shorten(names)
+            yield kind, first(names, _MOST_NAMES)
     if fed := [name for node in nodes if node.op.startswith("OutfeedEnqueue") for name in node.input if name[0] != "^"]:
-        yield "outfed", _shorten(fed)
-
-
-def _shorten(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+        yield "outfed", first(fed, _MOST_NAMES)
 
 
 def _list_variables(graph: "GraphDef") -> Iterator[StoredArray]:

@@ -1,11 +1,11 @@
 """Counts the operations of a graph: all, those that need a TPU, those that only a host can run, and unknown ones."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.graphs.graph_walk import Walk, called_by
+from tpuserve_exporter.graphs.graph_walk import Walk, find_called, has_kernel
 from tpuserve_exporter.inspection.contents import Operations
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def count_operations(graph: "GraphDef", outputs: Iterable[str] | None = None) ->
     host = {
         name: count
         for name, count in counts.items()
-        if name not in _COMPILED_OTHERWISE and name not in tpu and name not in unknown and not _is_compiled(name)
+        if name not in _COMPILED_OTHERWISE
+        and name not in tpu
+        and name not in unknown
+        and not has_kernel(name, _COMPILED)
     }
     return Operations(dict(counts.most_common()), tpu, host, unknown)
 
@@ -55,20 +58,8 @@ def _all(graph: "GraphDef", outputs: Iterable[str] | None) -> "Iterator[NodeDef]
 
 def find_needed(graph: "GraphDef", outputs: Iterable[str]) -> "list[list[NodeDef]]":
     """Return the nodes that the outputs need: those of the graph first, then those of each called function."""
-    functions = {function.signature.name: function.node_def for function in graph.library.function}
     needed = list(Walk(graph).needed(outputs).values())
-    return [needed, *_find_called(needed, functions)]
-
-
-def _find_called(nodes: "Iterable[NodeDef]", functions: "Mapping[str, Iterable[NodeDef]]") -> "Iterator[list[NodeDef]]":
-    """Yield the nodes of each function that the nodes call, directly or through other functions."""
-    called, waiting = set[str](), list(nodes)
-    while waiting:
-        for name in (called_by(waiting.pop()) & functions.keys()) - called:
-            called.add(name)
-            part = list(functions[name])
-            waiting += part
-            yield part
+    return [needed, *(list(function.node_def) for function in find_called(graph, needed).values())]
 
 
 def _is_known(name: str) -> bool:
@@ -82,9 +73,3 @@ def _register_compiled_kernels() -> None:
     import tensorflow as tf
 
     tf.function(lambda value: value + 1.0, jit_compile=True)(tf.constant(1.0))
-
-
-def _is_compiled(name: str) -> bool:
-    from tensorflow.python.framework import kernels
-
-    return any(kernel.device_type == _COMPILED for kernel in kernels.get_registered_kernels_for_op(name).kernel)

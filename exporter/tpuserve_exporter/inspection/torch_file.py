@@ -19,6 +19,7 @@ from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
+from tpuserve_exporter.terms.texts import first
 
 _STORAGES = {
     "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -124,13 +125,9 @@ def inspect_torch(path: Path) -> Contents:
     arrays = tuple(_list_arrays(loaded))
     script = any(_SCRIPT in name for name in files)
     kind = "TorchScript program" if script else "PyTorch file"
-    notes = () if script or not reader.named else (_warn(sorted(reader.named)),)
+    run = f"reading it as a pickle imports and runs: {first(sorted(reader.named), _MOST_NAMES)}"
+    notes = () if script or not reader.named else (run,)
     return Contents(kind=kind, name=path.name, arrays=arrays, files=files, notes=notes)
-
-
-def _warn(named: list[str]) -> str:
-    more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
-    return f"reading it as a pickle imports and runs: {', '.join(named[:_MOST_NAMES])}{more}"
 
 
 def _list_arrays(loaded: object, path: tuple[str, ...] = ()) -> Iterator[StoredArray]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
-from tpuserve_exporter.terms.units import difference, megabytes, percent
+from tpuserve_exporter.terms.texts import difference, megabytes, percent
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import describe_sizes
 

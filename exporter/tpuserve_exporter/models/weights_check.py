@@ -9,6 +9,7 @@ import numpy as np
 from tpuserve_exporter.errors import WeightsNotFinite
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.terms.signature import Array
+from tpuserve_exporter.terms.texts import first
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -48,8 +49,7 @@ def not_finite(found: Sequence[NotFinite]) -> WeightsNotFinite:
 
 def describe(found: Sequence[NotFinite]) -> str:
     """Describe the variables, with the number of NaN and infinite elements."""
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f"some weights are not finite: {', '.join(map(str, found[:_MOST_NAMED]))}{more}"
+    return f"some weights are not finite: {first(found, _MOST_NAMED)}"
 
 
 def named_values(trackables: Iterable[Any]) -> Iterator[tuple[str, Array]]:

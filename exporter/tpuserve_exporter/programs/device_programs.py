@@ -13,7 +13,7 @@ from tpuserve_exporter.programs.host_part import HostPart, write_host_model
 from tpuserve_exporter.programs.lowering import load_program, versions
 from tpuserve_exporter.programs.weights_file import WEIGHTS_FILE, Weight, write_weights
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
-from tpuserve_exporter.terms.units import megabytes
+from tpuserve_exporter.terms.texts import megabytes
 from tpuserve_formats.manifest import FORMAT_VERSION
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, DeviceSignature, ManifestDevice
 from tpuserve_formats.manifest.tensor import DeviceTensor

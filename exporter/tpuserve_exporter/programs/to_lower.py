@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CannotLower, reason_of
-from tpuserve_exporter.graphs.graph_walk import called_by
+from tpuserve_exporter.graphs.graph_walk import called_by, has_kernel
 from tpuserve_exporter.models.jax_function import JaxFunction
 from tpuserve_exporter.models.ragged import mark_ragged
 from tpuserve_exporter.models.weights_check import named_variables, release_weights
@@ -29,6 +29,7 @@ from tpuserve_exporter.programs.weights_file import Weight
 from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSignature, describe_specs
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
 from tpuserve_exporter.terms.signature import Array, Signature
+from tpuserve_exporter.terms.texts import first
 from tpuserve_formats.manifest.device import DeviceSignature
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _KERNELS = "XLA_CPU_JIT"
 # A compiler takes these as arguments, or TensorFlow removes them before the compilation.
 _NO_KERNEL_NEEDED = frozenset({"Placeholder", "VarHandleOp", "_Arg", "_Retval"})
 _COMPLAINT = re.compile(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}")
+# Names of nodes contain the layer: `model/decoder/nms/CombinedNonMaxSuppression`.
 _MOST_PLACES = 3
 _STRINGS = (
     "Move the conversion between strings and numbers to the host part of a signature: --signature NAME=image_bytes, "
@@ -80,7 +82,7 @@ def explain(graph: "tf.types.experimental.ConcreteFunction", error: Exception) -
         return f"the model has strings, but a TPU has none. {_STRINGS}"
     if not found:
         return f"cannot lower the model for a TPU: {reason_of(error)[:300]}"
-    named = [f"{operation} (in {_places(nodes)})" for operation, nodes in sorted(found.items())]
+    named = [f"{operation} (in {first(nodes, _MOST_PLACES)})" for operation, nodes in sorted(found.items())]
     advice = dict.fromkeys(_advise(operation) for operation in sorted(found))
     return f"a TPU does not support {', '.join(named)}. {'. '.join(advice)}"
 
@@ -89,7 +91,7 @@ def find_unsupported(graph: "tf.types.experimental.ConcreteFunction") -> dict[st
     """Find operations that the compiler does not support, each with the names of its nodes in the model."""
     found: dict[str, list[str]] = {}
     for node in _all_nodes(graph):
-        if node.op not in _NO_KERNEL_NEEDED and not _is_compiled(node.op):
+        if node.op not in _NO_KERNEL_NEEDED and not has_kernel(node.op, _KERNELS):
             found.setdefault(node.op, []).append(node.name)
     return found
 
@@ -114,19 +116,6 @@ def _all_nodes(graph: "tf.types.experimental.ConcreteFunction") -> "Iterator[Nod
         new = (called_by(node) & functions.keys()) - called
         called |= new
         waiting += [one for name in new for one in functions[name]]
-
-
-def _is_compiled(operation: str) -> bool:
-    """Return whether the operation has a compiler kernel. The first compilation in a process registers the kernels."""
-    from tensorflow.python.framework import kernels
-
-    return any(one.device_type == _KERNELS for one in kernels.get_registered_kernels_for_op(operation).kernel)
-
-
-def _places(nodes: list[str]) -> str:
-    """List names of nodes, which contain the layer: `model/decoder/nms/CombinedNonMaxSuppression`."""
-    more = f" and {len(nodes) - _MOST_PLACES} more" if len(nodes) > _MOST_PLACES else ""
-    return f"{', '.join(nodes[:_MOST_PLACES])}{more}"
 
 
 def _advise(operation: str) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, find_axes
+from tpuserve_exporter.terms.texts import first
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 
 _Read = TypeVar("_Read", bound=BaseModel)
@@ -191,7 +192,7 @@ def check_rules(rules: Sequence[ShardRule], shapes: Mapping[str, tuple[int, ...]
     """Raise OptionConflict for a rule that matches no weight, or that does not divide a weight evenly."""
     for rule in rules:
         if not any(rule.pattern.search(name) for name in shapes):
-            raise OptionConflict(f"--shard '{rule}' matches no weight. The weights are {_some(shapes)}")
+            raise OptionConflict(f"--shard '{rule}' matches no weight. The weights are {first(shapes)}")
     for name, shape in shapes.items():
         _check_weight(name, shape, find_axes(name, rules), mesh)
 
@@ -235,8 +236,3 @@ def _longest(shape: tuple[int, ...], model: int) -> int | None:
 def _any_number(name: str) -> str:
     """Return a pattern that matches any numbers in the name: `block_12/kernel` becomes `block_\\d+/kernel`."""
     return re.sub(r"\d+", r"\\d+", re.sub(r"[.^$*+?{}\[\]\\|()]", lambda one: "\\" + one[0], name))
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")

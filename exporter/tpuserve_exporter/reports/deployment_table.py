@@ -10,7 +10,7 @@ from rich.text import Text
 from tpuserve_exporter.deployment.capacity import Demand
 from tpuserve_exporter.deployment.plan import Plan
 from tpuserve_exporter.reports.preflight_section import hbm
-from tpuserve_exporter.terms.units import seconds
+from tpuserve_exporter.terms.texts import seconds
 from tpuserve_formats.price import Price
 
 _NAME_WIDTH = 13

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpuserve_exporter.reports.parity_section import show_outputs
-from tpuserve_exporter.terms.units import difference, megabytes, percent, seconds
+from tpuserve_exporter.terms.texts import difference, megabytes, percent, seconds
 from tpuserve_formats.counted import counted
 from tpuserve_formats.markup import Markup, element, join
 

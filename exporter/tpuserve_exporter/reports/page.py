@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from tpuserve_exporter.reports.facts import show_facts, show_heading, show_warnings
 from tpuserve_exporter.reports.parity_section import show_parity
 from tpuserve_exporter.reports.preflight_section import show_preflight
-from tpuserve_exporter.terms.units import megabytes, seconds
+from tpuserve_exporter.terms.texts import megabytes, seconds
 from tpuserve_formats.markup import Markup, element, join
 from tpuserve_formats.page import render_document
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpuserve_exporter.terms.units import difference, percent
+from tpuserve_exporter.terms.texts import difference, percent
 from tpuserve_formats.counted import counted
 from tpuserve_formats.markup import Markup, element
 

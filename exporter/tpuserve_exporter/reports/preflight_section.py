@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tpuserve_exporter.terms.units import megabytes, seconds
+from tpuserve_exporter.terms.texts import megabytes, seconds
 from tpuserve_formats.markup import Markup, element
 
 if TYPE_CHECKING:

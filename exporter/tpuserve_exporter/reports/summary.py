@@ -20,7 +20,7 @@ from tpuserve_exporter.reports.preflight_section import print_preflight, print_s
 from tpuserve_exporter.reports.shown_progress import FinishedStep, RecordedProgress
 from tpuserve_exporter.stages.job import Exported
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
-from tpuserve_exporter.terms.units import megabytes
+from tpuserve_exporter.terms.texts import megabytes
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
 from tpuserve_formats.manifest.version import ManifestParity

@@ -68,9 +68,9 @@ class Recorded:
 
 
 def record_answers(job: Job, compiled: Compiled) -> Recorded:
-    """Run the source and then the version. Raises as Checks.record_answers."""
+    """Run the source and then the version. Raises as CaseRunner.run."""
     written, device = compiled.written, compiled.device
-    results = job.checks.record_answers(written.source, written.folder, device)
+    results = job.checks.cases.run(written.source, written.folder, device)
     if device is not None and results.numerics:
         found = DeviceNumerics(signatures={name: one.to_json() for name, one in results.numerics.items()})
         device = device.model_copy(update={"numerics": found})

@@ -17,7 +17,7 @@ from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSign
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import copy_saved_model
 from tpuserve_exporter.stages.job import Job
-from tpuserve_exporter.terms.units import megabytes
+from tpuserve_exporter.terms.texts import megabytes
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 from tpuserve_exporter.version.tflite import TFLITE_FILE, convert_saved_model, write_tflite
 from tpuserve_formats.manifest.device import ManifestDevice

@@ -12,6 +12,7 @@ from tpuserve_exporter.models.frameworks import stderr_caught
 from tpuserve_exporter.options.signature_request import TENSOR_KIND
 from tpuserve_exporter.signatures.served_signature import DevicePart, ServedSignature
 from tpuserve_exporter.terms.signature import Signature, Tensors, read_signatures
+from tpuserve_exporter.terms.texts import first
 from tpuserve_exporter.version.saved_model_writer import write_saved_model
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ def _flex_map(signatures: Mapping[str, bytes]) -> bytes:
 TFLITE_FILE = Path("model.tflite")
 # Matches the first location in a line of an error, and the unsupported operation.
 _LACKING = re.compile(r"(?:\"([^\"@]+)@[^\"]*\".*)?'tf\.(\w+)' op is neither a custom op nor a flex op")
-_MOST_PLACES = 5
 
 
 def check_litert() -> None:
@@ -143,7 +143,7 @@ def _explain(message: str, reason: str) -> str:
     if not places:
         return f"--also tflite: cannot convert the model: {reason[:300]}"
     named = [f"{operation} ({place})" if place else operation for operation, place in sorted(places.items())]
-    lacking = ", ".join(named[:_MOST_PLACES]) + (f" and {more} more" if (more := len(named) - _MOST_PLACES) > 0 else "")
+    lacking = first(named)
     if "bf16" in message:
         return (
             f"--also tflite: TensorFlow Lite has no bfloat16 for {lacking}. Use --compute-dtype float32, or omit "

@@ -1,4 +1,6 @@
-"""Text for sizes, times, differences and shares."""
+"""Text for sizes, times, differences, shares and long lists."""
+
+from collections.abc import Iterable
 
 
 def megabytes(size_bytes: float) -> str:
@@ -19,3 +21,9 @@ def difference(value: float | None) -> str:
 
 def percent(part: float | None) -> str:
     return "-" if part is None else "100 %" if part == 1 else f"{100 * part:.2f} %"
+
+
+def first(names: Iterable[object], most: int = 5) -> str:
+    """Return the first `most` of the names and the number of the others: `a, b and 3 more`."""
+    listed = list(map(str, names))
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,4 +1,4 @@
-"""Tests that the exporter finds models that mix rows, even slightly."""
+"""Tests that the exporter finds models that mix rows, even slightly, and models whose answer to one request changes."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,9 @@ import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.variation import (
+    Change,
     count_fixed_rows,
+    find_change,
     find_dependence,
     find_dependence_in_fixed,
 )
@@ -113,3 +115,47 @@ def test_only_inputs_of_one_fixed_size_are_a_fixed_batch() -> None:
         return count_fixed_rows(Signature("serving_default", inputs, {"y": TensorSpec("float32", (6, 3))}), SAMPLES)
 
     assert (count(6), count(6, 6), count(6, 4), count(6, None)) == (6, 6, 0, 0)
+
+
+class _Model:
+    """A model whose output is a function of its input and of all earlier inputs."""
+
+    def __init__(self, function: Callable[[Array, list[Array]], Array]) -> None:
+        self._function = function
+        self._before: list[Array] = []
+
+    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
+        answer = self._function(inputs["x"], self._before)
+        self._before.append(inputs["x"])
+        return {"y": answer}
+
+
+def _refuses_others(x: Array, before: list[Array]) -> Array:
+    import tensorflow as tf
+
+    if before and not np.array_equal(x, before[0]):
+        raise tf.errors.InvalidArgumentError(None, None, "not in order")
+    return x
+
+
+@pytest.mark.parametrize("rows", [None, 6], ids=["free", "fixed"])
+@pytest.mark.parametrize(
+    ("function", "change"),
+    [
+        (lambda x, before: x * 2, Change.NEVER),
+        (lambda x, before: x + 1e-7 * len(before), Change.NEVER),
+        (lambda x, before: x + len(before), Change.EACH_TIME),
+        (lambda x, before: x + np.random.default_rng().random(), Change.EACH_TIME),
+        (lambda x, before: x - (before[-1] if before else x), Change.AFTER_OTHERS),
+        (_refuses_others, Change.NEVER),
+    ],
+    ids=["none", "within the tolerance", "a counter", "noise", "memory", "picky"],
+)
+def test_change_is_found(
+    tensorflow: None, rows: int | None, function: Callable[[Array, list[Array]], Array], change: Change
+) -> None:
+    spec = TensorSpec("float32", (rows, 3))
+    signature = Signature("serving_default", {"x": spec}, {"y": spec})
+    found, difference = find_change(signature, SAMPLES, _Model(function), Tolerance(1e-5, 1e-4))
+    assert found is change
+    assert bool(difference) is (change is not Change.NEVER)
