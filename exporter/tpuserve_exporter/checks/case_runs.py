@@ -63,7 +63,6 @@ class RecordedAnswers:
 
 
 def _digest(inputs: Tensors) -> bytes:
-    """Return a digest of names, dtypes, shapes and values."""
     digest = hashlib.sha256()
     for name, value in sorted(inputs.items()):
         array = np.asarray(value)

@@ -321,7 +321,6 @@ class ExampleRunner:
             raise SamplesUnfit(f"{example}: {signature.name} fails on this input: {reason_of(error)}") from error
 
     def _run_samples(self) -> Iterator[ShownSample]:
-        """Run single rows of the checks, for the signature with the most readable inputs."""
         one = self._choose()
         for number, inputs in enumerate(itertools.islice(_split_rows(one), _MOST_SHOWN)):
             prediction = self._try(one.signature, inputs)

@@ -153,7 +153,6 @@ class ProgramAnswers:
         return self._host.run(half, {name: values[name] for name in half.inputs})
 
     def _choose(self, signature: Signature, prepared: Tensors) -> DeviceProgram:
-        """Return the program with the smallest batch size that takes all rows."""
         programs = self._programs(signature)
         if programs[0].batch_size is None:
             return programs[0]

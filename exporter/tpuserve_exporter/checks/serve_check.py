@@ -328,7 +328,6 @@ def _choose_rows(one: CheckedSignature, batch_sizes: Sequence[int]) -> Sequence[
 
 
 def _send(protocol: str, server: ServerProcess, request: ServedRequest, tolerance: Tolerance) -> float:
-    """Send one request and return the largest difference."""
     where = f"served by {protocol}, {request}"
     try:
         if protocol == "gRPC":

@@ -146,7 +146,6 @@ def _check_options(
     rtol: float | None,
     rules: tuple[ShardRule, ...],
 ) -> None:
-    """Raise usage errors for options without effect."""
     if topologies is None and rules:
         raise click.UsageError("--shard has no effect without --tpu. Add --tpu")
     if topologies and against is None and (atol is not None or rtol is not None):

@@ -190,7 +190,6 @@ def render(
 
 
 def _check_options(loadtest: Path | None, rate: float | None, headroom: int | None, replicas: int | None) -> None:
-    """Raise usage errors for options without effect."""
     if (loadtest is None) != (rate is None):
         raise click.UsageError("--rate and --loadtest have no effect alone. Set both, or use --replicas")
     if rate is None and headroom is not None:

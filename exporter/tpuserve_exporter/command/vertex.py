@@ -165,7 +165,6 @@ def _check_options(
     min_replicas: int,
     max_replicas: int | None,
 ) -> None:
-    """Raise usage errors for options that are malformed or have no effect."""
     for option, value, form in (("--project", project, _PROJECT), ("--region", region, _REGION)):
         if not form.fullmatch(value):
             example = "my-project" if option == "--project" else "us-central1"

@@ -67,7 +67,6 @@ class Overlay:
         yield from self._replicas()
 
     def _arguments(self) -> Iterator[str]:
-        """Yield a patch that adds flags of the server."""
         flags = []
         if self.plan.version.mesh.devices > 1:
             flags.append(f"--mesh={self.plan.version.mesh}")

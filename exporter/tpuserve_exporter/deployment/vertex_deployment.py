@@ -325,7 +325,6 @@ class VertexDeployment:
         return GcloudCommand("Upload the version as a model. The platform copies the artifact.", words)
 
     def _settings(self) -> Iterator[str]:
-        """Yield the flags for environment variables and for the time limit of the deployment."""
         variables = {"MODEL_NAME": self.model, **self.version.variables, **self.variables}
         startup_s = self.version.startup_s or 0
         if startup_s > _LOAD_TIMEOUT_S:
@@ -369,7 +368,6 @@ class VertexDeployment:
 
 
 def _to_id(name: str) -> str:
-    """Return the name with the characters of an ID."""
     return re.sub(r"[_.]", "-", name.lower())
 
 

@@ -232,5 +232,4 @@ def _places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _layers(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the layers that operations belong to."""
     return tuple(sorted({_OWN.sub("", name) for name in _places(names)}))

@@ -182,7 +182,6 @@ def _add_placeholder(graph_def: "GraphDef", name: str, made: _MadeVariables) -> 
 
 
 def _passed_on(nodes: "Iterable[NodeDef]") -> dict[str, str]:
-    """Return the inputs of identity nodes, by the nodes' outputs."""
     found = dict[str, str]()
     for node in nodes:
         if node.op in ("Identity", "IdentityN"):

@@ -129,7 +129,6 @@ class WeightValues:
 
 
 def _size_of(tensor: "tf.Tensor | tf.Variable") -> int:
-    """Return the size in bytes."""
     return int(tensor.shape.num_elements() * tensor.dtype.size)
 
 

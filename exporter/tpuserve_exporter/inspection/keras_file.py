@@ -96,7 +96,6 @@ def _notes(config: object, version: str) -> Iterator[str]:
 
 
 def _custom_classes(config: object) -> Iterator[str]:
-    """Yield the registered names of objects that are not part of Keras."""
     if isinstance(config, list):
         for one in config:
             yield from _custom_classes(one)

@@ -50,7 +50,6 @@ def _explain_import(module_name: str, error: Exception) -> str:
 
 
 def _suggest(module: ModuleType, wanted: str) -> str:
-    """Suggest functions and classes of the module with a similar name."""
     there = [name for name, one in vars(module).items() if callable(one) and not name.startswith("_")]
     close = difflib.get_close_matches(wanted, there, n=3)
     return f". Did you mean {' or '.join(close)}?" if close else f". It has {', '.join(sorted(there)[:10]) or 'none'}"

@@ -186,7 +186,6 @@ def _read(version: Path) -> "SavedModel":
 
 
 def _write(version: Path, saved_model: "SavedModel") -> None:
-    """Write the file and recompute its fingerprint."""
     from tensorflow.python.saved_model import fingerprinting_utils
 
     (version / _FILE).write_bytes(saved_model.SerializeToString(deterministic=True))
@@ -194,7 +193,6 @@ def _write(version: Path, saved_model: "SavedModel") -> None:
 
 
 def _split_outputs(definition: "SignatureDef") -> dict[str, tuple[str, ...]]:
-    """Split the ragged outputs of a signature into values and row splits."""
     from tensorflow.core.protobuf.struct_pb2 import TypeSpecProto
 
     ragged = {

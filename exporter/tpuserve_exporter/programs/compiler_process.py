@@ -147,7 +147,6 @@ class CompilerProcess:
         return self._process
 
     def _end(self) -> int:
-        """End the process and return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0

@@ -138,7 +138,6 @@ def _names_of(tensors: "Mapping[str, tf.Tensor]", known: "Mapping[str, tf.Tensor
 
 
 def _sources(operations: "Iterable[tf.Operation]") -> "set[tf.Operation]":
-    """Return the operations and everything that they depend on."""
     found, waiting = set(operations), list(operations)
     while waiting:
         one = waiting.pop()

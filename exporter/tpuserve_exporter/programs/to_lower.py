@@ -239,7 +239,6 @@ class GraphPart:
 
 
 def _argument(name: str) -> str:
-    """Return a valid name of a TensorFlow argument."""
     return "".join(one if one.isalnum() and one.isascii() else "_" for one in f"input_{name}")
 
 

@@ -93,7 +93,6 @@ def _array(spec: Mapping[str, Any]) -> str:
 
 
 def _example_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a tensor with one row."""
     dims = spec["shape"] or (None,)
     return tuple((1 if axis == 0 else _FREE) if dim is None else dim for axis, dim in enumerate(dims))
 

@@ -131,7 +131,6 @@ def _arrange(image: "tf.Tensor", layout: str) -> "tf.Tensor":
 
 
 def _fit(request: SignatureRequest, device: DevicePart) -> "tuple[_Pixels, ScaleChoice]":
-    """Combine the request's options with the shape of the model's input."""
     options = ImageOptions.read(request.options, str(request))
     name = _find_input(request, options.input, device)
     spec = device.inputs[name]

@@ -237,7 +237,6 @@ class GraphWalk:
         return combine(pixels, node.op, node.name, self._constant(frame, node.input[1 - index]), index)
 
     def _normalise(self, pixels: PixelValues, frame: _Frame, node: "NodeDef") -> PixelValues | None:
-        """Apply a batch norm with its moving statistics."""
         found = [self._constant(frame, name) for name in node.input[1:5]]
         scale, offset, mean, variance = found
         if scale is None or offset is None or mean is None or variance is None or not mean.size:
@@ -266,7 +265,6 @@ class GraphWalk:
         return compute_constant(node.op, known) if known and len(known) == len(operands) else None
 
     def _handle(self, frame: _Frame, name: str) -> "tf.Tensor | None":
-        """Find the handle of a variable among the captures."""
         node = frame.part.nodes.get(_node_of(name))
         if node is None:
             argument = frame.argument(name)

@@ -77,7 +77,6 @@ class _Built:
 
 
 def _build(builder: str, options: ModelOptions) -> _Built:
-    """Return a model with all of its variables, not restored."""
     import keras
 
     model = build_trackable(builder, options.builder_args)
@@ -151,7 +150,6 @@ def build_variables(function: ServedFunction) -> None:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the function's parameters."""
     return list(inspect.signature(getattr(function, "python_function", function)).parameters)
 
 

@@ -238,7 +238,6 @@ def _open_folder(job: Job) -> Iterator[Path]:
 
 
 def _place(options: ExportOptions) -> str:
-    """Return the name of the version's directory in error messages."""
     base = options.out_base
     return str(base) if isinstance(base, Path) and not options.dry_run else "the temporary directory (TMPDIR)"
 

@@ -48,7 +48,6 @@ def _used(module: "tf.Module", graphs: "Sequence[tf.types.experimental.ConcreteF
 
 
 def _distinct(trackables: list[Any]) -> list[Any]:
-    """Return each object once, in order."""
     return list({id(one): one for one in trackables}.values())
 
 

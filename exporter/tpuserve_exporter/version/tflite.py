@@ -51,7 +51,6 @@ def add_signature_defs(content: bytes, signatures: "Mapping[str, SignatureDef]")
 
 
 def _describe(model: Any, signature: Any, definition: "SignatureDef") -> bytes:  # noqa: ANN401 - generated, untyped
-    """Return the SavedModel's signature with the tensor names of this file."""
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
     described = SignatureDef()

@@ -117,7 +117,6 @@ def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions
 
 
 def _with_graph(source: Path, content: bytes) -> Path:
-    """Return a new directory with a graph and the other files of a SavedModel."""
     folder = Path(tempfile.mkdtemp(prefix="tpuserve-export-"))
     (folder / "saved_model.pb").write_bytes(content)
     for name in ("variables", "assets"):

@@ -98,7 +98,6 @@ def _specs(function: Any, options: ModelOptions) -> "dict[str, tf.TensorSpec]": 
 
 
 def _parameters(function: Any) -> list[str]:  # noqa: ANN401 - any callable
-    """Return the names of the parameters that need an argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a callable written in C

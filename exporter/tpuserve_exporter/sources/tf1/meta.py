@@ -295,7 +295,6 @@ def _with_number(tensor: str) -> str:
 
 
 def _fetches(tensors: GraphTensors, options: ModelOptions) -> dict[str, str]:
-    """Return the tensors to serve, by their names in the signature."""
     if not options.output_tensors:
         raise OptionConflict(
             "no outputs are named. Use --output-tensor TENSOR[=NAME]. Likely outputs: "

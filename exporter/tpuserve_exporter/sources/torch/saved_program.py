@@ -72,7 +72,6 @@ class SavedProgram:
 
 
 def _argument(node: Any, name: str) -> object:  # noqa: ANN401 - a node of torch.fx
-    """Return the value of an operation's argument, passed by name or by position."""
     names = [one.name for one in node.target._schema.arguments]
     arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
     return arguments.get(name)

@@ -115,7 +115,6 @@ class _Lowered:
 
 
 def _cast(value: Any, dtype: ComputeDtype) -> Any:  # noqa: ANN401 - an array or tracer of JAX
-    """Convert floats to the compute dtype."""
     import jax.numpy as jnp
 
     return value.astype(dtype) if dtype != "keep" and jnp.issubdtype(value.dtype, jnp.floating) else value

@@ -191,7 +191,6 @@ def restore_tensor(prefix: Path, key: str, stored: str, wanted: "tf.DType", part
 
 @contextlib.contextmanager
 def _reading(what: str, prefix: Path) -> Iterator[None]:
-    """Turn TensorFlow's errors for damaged files into SourceUnreadable."""
     import tensorflow as tf
 
     try:
