@@ -43,3 +43,11 @@ def test_the_table_of_rooms_names_all_of_them() -> None:
     floors = {f"core/{path.name}" for path in (SERVER / "core").iterdir() if (path / "__init__.py").is_file()}
     assert {name.partition("/")[0] for name in named} == first
     assert floors <= named
+
+
+def test_the_table_of_the_exporter_names_all_of_its_rooms() -> None:
+    rooms = TEXT.partition("## Layers of the exporter")[2].partition("## Tests")[0]
+    named = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", rooms, re.MULTILINE)))
+    entries = (ROOT / "exporter/tpuserve_exporter").iterdir()
+    first = {path.stem for path in entries if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert sorted(named) == sorted(first - {"__init__"})
