@@ -27,8 +27,9 @@ from tests.exporter.shaped_versions import (
 from tests.support.descriptors import low_descriptors_taken
 from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.options.tpu import FAMILIES, DeviceMesh, TpuTopology
+from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
 from tpuserve_exporter.programs.compiler import read_refusal, rewrite
-from tpuserve_exporter.programs.compiler_process import CompileJob, CompileOutcome, CompilerProcess, Compilers
+from tpuserve_exporter.programs.compiler_process import CompilerProcess, Compilers
 from tpuserve_exporter.programs.preflight import rows_wasted, suggest_batch_sizes
 from tpuserve_exporter.programs.verdict import ProgramVerdict, VersionMemory
 from tpuserve_exporter.programs.version_programs import VersionProgram, make_rules

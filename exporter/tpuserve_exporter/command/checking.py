@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tpuserve_exporter.command.options import MESH, SHARD, TOPOLOGIES
+from tpuserve_exporter.command.parameter_types import MESH, SHARD, TOPOLOGIES
 from tpuserve_exporter.command.running import report_error, run_program
 from tpuserve_exporter.errors import CannotLower, ParityFailed, SourceUnreadable
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology

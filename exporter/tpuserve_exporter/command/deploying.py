@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from tpuserve_exporter.command.options import IMAGE, PRICE, TOPOLOGY
+from tpuserve_exporter.command.parameter_types import IMAGE, PRICE, TOPOLOGY
 from tpuserve_exporter.command.running import report_error, run_program
 from tpuserve_exporter.command.vertex import (
     FILE,

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, get_args
 
 import click
 
-from tpuserve_exporter.command.options import (
-    MESH,
-    OUT_BASE,
-    REPORTING,
-    SHARD,
-    TOPOLOGIES,
-    BatchSizes,
-    Version,
-    read_options,
-)
+from tpuserve_exporter.command.options import REPORTING, read_options
+from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command.running import run_program
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.options.export_options import ExportOptions, SourceKind, Weights

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tpuserve_exporter.command.options import GS_URI, IMAGE, MACHINE_TYPE, TOPOLOGY
+from tpuserve_exporter.command.parameter_types import GS_URI, IMAGE, MACHINE_TYPE, TOPOLOGY
 from tpuserve_exporter.command.running import report_error
 from tpuserve_exporter.deployment.machines import VertexMachine
 from tpuserve_exporter.deployment.names import Image, choose_name

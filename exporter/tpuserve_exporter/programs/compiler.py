@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.programs.compiler_process import CompileJob, CompileOutcome
+from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
 from tpuserve_exporter.programs.lowering import rewrite_module
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 
 from tpuserve_exporter.errors import MissingExtra, SourceUnreadable
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology, find_axes
-from tpuserve_exporter.programs.compiler_process import CompileJob, CompileOutcome, Compilers
+from tpuserve_exporter.programs.compile_job import CompileJob, CompileOutcome
+from tpuserve_exporter.programs.compiler_process import Compilers
 from tpuserve_exporter.programs.verdict import ProgramVerdict, VersionMemory, gibibytes
 from tpuserve_exporter.programs.version_programs import VersionProgram, VersionPrograms, check_rules, make_rules
 from tpuserve_exporter.terms.progress import Progress, Step

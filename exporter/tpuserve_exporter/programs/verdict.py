@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Literal, Self
 
 from tpuserve_exporter.options.tpu import GIB, DeviceMesh, TpuTopology
-from tpuserve_exporter.programs.compiler_process import CompileOutcome
+from tpuserve_exporter.programs.compile_job import CompileOutcome
 from tpuserve_exporter.programs.version_programs import VersionProgram
 
 Verdict = Literal["compiles and fits", "does not fit", "does not compile", "not checked"]
