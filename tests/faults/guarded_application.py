@@ -55,7 +55,7 @@ def make_server(folder: Path, rule: Rule = ALLOW_ALL, **flags: object) -> Server
         monitoring_config_file=folder / "monitoring.config",
         **flags,
     )
-    return build(settings, lambda _models: rule)
+    return build(settings, rule=rule)
 
 
 def _make_guarded() -> Server:

@@ -14,7 +14,7 @@ RUNS_TENSORFLOW = {
     for name in ("saved_session", "executor", "c_api", "least_sizes", "pinned_saved_model")
 }
 # Modules that only replicas of Ray Serve import (`make ray`).
-NEEDS_RAY = {"tpuserve_server.startup.ray_serve", "tpuserve_server.startup.ray_metrics"}
+NEEDS_RAY = {"tpuserve_server.startup.ray_serve"}
 MODULES = {module.name for module in pkgutil.walk_packages(tpuserve_server.__path__, "tpuserve_server.")}
 
 

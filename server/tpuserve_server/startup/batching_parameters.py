@@ -6,7 +6,6 @@ from tpuserve_formats.messages._proto import batching_parameters_pb2
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.startup.text_format import ConfigError, parse, read_text
-from tpuserve_server.wire.model_server_config import batching_parameters
 
 MODEL_FILE = "batching_params.pbtxt"
 
@@ -39,6 +38,9 @@ def read_model_batching_parameters(version_path: Path) -> BatchingParameters | N
 
 
 def _parse(text: str, path: Path) -> BatchingParameters:
+    # It imports numpy, which the supervisor otherwise does not need.
+    from tpuserve_server.wire.model_server_config import batching_parameters
+
     message = parse(text, batching_parameters_pb2.BatchingParameters(), path)
     try:
         return batching_parameters(message)

@@ -1,19 +1,19 @@
 """Application of Ray Serve: `serve run tpuserve_server.startup.ray_serve:app model_name=… model_base_path=…`."""
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
 from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
+from ray.serve import metrics as ray_metrics
 
-from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.observe.metrics.queue_waits import QueueWaits
-from tpuserve_server.startup.process_build import build_server
-from tpuserve_server.startup.ray_metrics import RayMetrics
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels
 from tpuserve_server.startup.rule import ReplicaRule
 from tpuserve_server.startup.settings import Settings, flags
@@ -65,21 +65,48 @@ def app(args: Mapping[str, Any]) -> Application:
 
 def build_replica(settings: str, root: str | None, most_models: int) -> Parts:
     """Build the parts of a replica in its process, from settings as JSON."""
+    # The process that deploys the application needs none of the server.
+    from tpuserve_server.startup.app import Backend, Server, building
+
     read = read_settings_json(settings)
-    made: list[ReplicaModels] = []
-
-    def make_rule(configured: ConfiguredModels) -> ReplicaRule:
-        made.append(ReplicaModels(configured, root))
-        return ReplicaRule(serve.get_multiplexed_model_id, _multiplexed(made[0], most_models))
-
-    server = build_server(read, make_rule=make_rule)
+    with building(read):
+        backend = Backend.build(read)
+        models = ReplicaModels(backend.models.configured, root)
+        server = Server(backend, ReplicaRule(serve.get_multiplexed_model_id, _multiplexed(models, most_models)))
+    metrics = backend.observation.metrics
     return Parts(
         server,
-        made[0],
+        models.configure,
         read.listening.max_request_bytes,
-        QueueWaits(server.metrics).take_mean_s,
-        RayMetrics(server.metrics.collect).publish,
+        QueueWaits(metrics).take_mean_s,
+        RayMetrics(metrics.collect).publish,
     )
+
+
+class RayMetrics:
+    """Sets a gauge of Ray for each sample. Ray adds the prefix `ray_`, and labels for deployment and replica.
+
+    Counters and histograms are gauges, too: Ray takes no totals. Their samples have the names and values of the
+    server's page, and Prometheus' functions for counters apply to them. One thread at a time.
+    """
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Read the families of `collect`. Create it in a replica, because Ray finds the labels there."""
+        self._collect = collect
+        self._gauges: dict[tuple[str, tuple[str, ...]], ray_metrics.Gauge] = {}
+
+    def publish(self) -> None:
+        """Set all gauges to the current values."""
+        for family in self._collect():
+            for sample in family.samples:
+                self._gauge(sample, family.documentation).set(sample.value, tags=sample.labels)
+
+    def _gauge(self, sample: Sample, description: str) -> ray_metrics.Gauge:
+        key = (sample.name, tuple(sample.labels))
+        gauge = self._gauges.get(key)
+        if gauge is None:
+            gauge = self._gauges[key] = ray_metrics.Gauge(sample.name, description=description, tag_keys=key[1])
+        return gauge
 
 
 def _multiplexed(models: ReplicaModels, most_models: int) -> Callable[[str], Awaitable[None]]:

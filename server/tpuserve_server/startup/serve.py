@@ -19,7 +19,6 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
 from tpuserve_server.startup.listening import tls_reader
-from tpuserve_server.startup.process_build import build_server
 from tpuserve_server.startup.settings import SETTINGS_VARIABLE, Settings
 from tpuserve_server.startup.validation import read_settings_json
 
@@ -30,7 +29,11 @@ if TYPE_CHECKING:
 def _build(settings: Settings) -> "Server":
     folder = Path(os.environ[RUNTIME_FOLDER_VARIABLE])
     journal = Journal.open(folder, os.environ[LAST_END_VARIABLE], SystemClock())
-    return build_server(settings, journal, record=ChangeRecord(folder))
+    # An error of these imports must reach the supervisor, too.
+    from tpuserve_server.startup.app import build, building
+
+    with building(settings):
+        return build(settings, journal, ChangeRecord(folder))
 
 
 def main() -> None:

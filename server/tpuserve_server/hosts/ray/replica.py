@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application
@@ -45,29 +45,19 @@ class WithLifespan:
 _log = logging.getLogger(__name__)
 
 
-class Models(Protocol):
-    """The models of a replica."""
-
-    async def configure(self, user_config: Mapping[str, Any]) -> None:
-        """Serve the models of a ModelServerConfig in JSON form, and wait until they are available.
-
-        Raises:
-            HostError: the configuration is invalid, or a model cannot be loaded.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a replica. The rule of a replica guards the methods and routes of `application`.
 
+    `configure` serves the models of a ModelServerConfig in JSON form, and waits until they are available. It raises
+    HostError if the configuration is invalid, or a model cannot be loaded.
     Messages above `max_message_bytes` are refused.
     `take_queue_wait_s` returns the mean time in the queue of the requests since its last call. `publish_metrics` sends
     the current metrics to Ray.
     """
 
     application: Application
-    models: Models
+    configure: Callable[[Mapping[str, Any]], Awaitable[None]]
     max_message_bytes: int
     take_queue_wait_s: Callable[[], float]
     publish_metrics: Callable[[], None]
@@ -104,7 +94,7 @@ class Replica:
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
         """Serve the models of `user_config`. Ray calls it at the start, and after a change of `user_config` alone."""
-        await self._parts.models.configure(user_config)
+        await self._parts.configure(user_config)
 
     async def check_health(self) -> None:
         """Publish metrics. Raises HostError if another process should take the place of this one."""

@@ -142,7 +142,7 @@ class Application:
 def _replica(
     application: Application, models: Models | None = None, publish: Callable[[], None] = lambda: None
 ) -> Replica:
-    return Replica(lambda: Parts(application, models or Models(), 100, lambda: 0.25, publish))
+    return Replica(lambda: Parts(application, (models or Models()).configure, 100, lambda: 0.25, publish))
 
 
 async def _started(application: Application) -> Replica:
