@@ -17,6 +17,8 @@ RAY := .ray
 OIP_CLIENTS := .oip-clients
 # Tests start servers that import TensorFlow. With more processes, memory becomes the bottleneck.
 TEST_PROCESSES ?= 2
+# The tests of `make test` by their markers.
+TESTS ?= not rest and not nightly and not deployment
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
@@ -40,7 +42,7 @@ IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' require
 # Dependencies of PyTorch that requirements/dev.lock contains.
 IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
-.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,13 +159,22 @@ images: setup ## Build the targets of the Dockerfile, export, serve and load-tes
 sbom: setup ## Write the Python packages of each image as CycloneDX to build/sbom; TARGETS="pjrt cpu" selects targets
 	@$(BIN)/python -m deploy.image.sbom build/sbom $(TARGETS)
 
-test: setup lint types layers unit ## Check format, lint, types and layers, and run most tests: under 8 minutes on 2 cores
+# The types are checked next to the tests.
+test: setup lint layers ## Check format, lint, types and layers, and run most tests: under 4 minutes on 2 cores
+	$(MAKE) --no-print-directory --jobs=2 types unit
 
-# Runs every test of this process once: first those of `make test`, then those of tests/rest.txt. SOAK=10 adds a soak of
-# ten minutes.
-test-all: setup ## Run `make test`, then all other tests, and check the branch coverage: under 40 minutes on 2 cores
-	$(MAKE) --no-print-directory test COVERAGE="--cov --cov-report="
-	$(PYTEST) -m rest --cov --cov-append --cov-report=term
+# Runs all tests in one pytest, so that each process collects them once.
+test-ci: setup lint layers ## Run `make test` and the tests of tests/rest.txt, as .ci/run does: under 15 minutes on 2 cores
+	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment"
+
+# TESTS="not nightly and not deployment" adds the slow tests. pytest's exit status 5 means that it selected no test.
+test-changed: setup ## Run the tests of `make test` that depend on what changed since BASE=main
+	@tests=$$($(BIN)/python -m tests.changed --base "$(or $(BASE),main)"); \
+	if [ -z "$$tests" ]; then echo "No test depends on the changes."; else $(PYTEST) -m "$(TESTS)" $$tests || [ $$? -eq 5 ]; fi
+
+# Branch coverage doubles the time of the tests that it traces. SOAK=10 adds a soak of ten minutes.
+test-all: setup lint types layers ## Run also the nightly tests, all with branch coverage, and check it: about 40 minutes on 2 cores
+	$(PYTEST) -m "not deployment" --cov --cov-report=term
 	$(BIN)/python tests/coverage_floor.py
 	$(if $(SOAK),$(MAKE) --no-print-directory soak MINUTES="$(SOAK)")
 
@@ -197,7 +208,7 @@ layers: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) -m "not rest and not deployment" $(COVERAGE)
+	$(PYTEST) -m "$(TESTS)"
 
 upgrade: ## Update requirements/*.lock to the newest allowed versions
 	@$(MAKE) --no-print-directory lock UPGRADE=--upgrade

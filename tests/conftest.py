@@ -1,9 +1,10 @@
-"""Common configuration of the tests. `make test` excludes the modules that tests/*.txt list, which are marked.
+"""Common configuration of the tests. The lists tests/*.txt name the modules that `make test` and `.ci/run` exclude.
 
 Tests with the same xdist_group share a process, and therefore the servers that they start. JAX always uses the CPU.
 Property tests use the same examples each time, without a deadline per example.
 """
 
+import functools
 import gc
 import os
 import sys
@@ -37,15 +38,19 @@ def read_modules(name: str) -> frozenset[Path]:
     return frozenset((listed.parent.parent / line).resolve(strict=True) for line in lines if line)
 
 
-# The modules of each marker.
-MARKED = {"rest": read_modules("rest.txt"), "deployment": read_modules("deployments.txt")}
+# The modules of each marker. Tests in other modules have the marker `nightly` in their source.
+MARKED = {
+    "rest": read_modules("rest.txt"),
+    "nightly": read_modules("nightly.txt"),
+    "deployment": read_modules("deployments.txt"),
+}
 
 # Folders whose tests run the layers that tests/coverage_floor.py checks. Coverage would only slow the other tests.
 COVERED = [
     Path(__file__).parent / name
     for name in ("clients", "contract", "e2e", "faults", "formats", "oip_clients", "server")
 ]
-# The same for the modules in rest.txt. Those of the other folders add little coverage to that of `make test`.
+# The same for the modules in these lists. Those of the other folders add little coverage to that of `make test`.
 COVERED_REST = [Path(__file__).parent / name for name in ("contract", "server")]
 
 # Number of new modules whose objects slow down garbage collection noticeably. See pytest_runtest_setup.
@@ -63,6 +68,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the modules that `-m "not MARKER"` deselects, because each process would spend seconds on them."""
+    expression = config.getoption("markexpr")
+    return (
+        any(f"not {marker}" in expression and collection_path in modules for marker, modules in MARKED.items()) or None
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Exclude imported objects from garbage collection, because they are never garbage.
@@ -78,12 +91,16 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    for marker, modules in MARKED.items():
-        if item.path in modules:
-            item.add_marker(marker)
-    covered = COVERED_REST if item.path in MARKED["rest"] else COVERED
-    if not any(item.path.is_relative_to(folder) for folder in covered):
-        item.add_marker("no_cover")
+    for marker in _markers(item.path):
+        item.add_marker(marker)
+
+
+@functools.cache
+def _markers(module: Path) -> tuple[str, ...]:
+    """Return the markers of all tests of a module. Without the cache, thousands of tests would repeat the search."""
+    markers = tuple(marker for marker, modules in MARKED.items() if module in modules)
+    covered = COVERED_REST if markers else COVERED
+    return markers if any(module.is_relative_to(folder) for folder in covered) else (*markers, "no_cover")
 
 
 @pytest.hookimpl(trylast=True)

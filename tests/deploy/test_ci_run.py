@@ -1,4 +1,4 @@
-"""Tests for `.ci/run` with stubs for apt-get and make: the calls, and the reaction to their results."""
+"""Tests for `.ci/run` and its like with stubs for apt-get and make: the calls, and the reaction to their results."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from tests.deploy.dockerfile import ROOT
 from tests.deploy.stand_ins import Machine
 
 CI_RUN = ROOT / ".ci/run"
+NIGHTLY = ROOT / ".ci/run-nightly"
 DEPLOYMENTS = ROOT / ".ci/run-deployments"
 
 
@@ -27,8 +28,13 @@ def test_missing_packages_are_installed_before_the_tests(machine: Machine) -> No
     assert [call.split()[1] for call in machine.called("apt-get")] == ["update", "install"]
     assert machine.called("apt-get")[1].endswith("curl make nghttp2-client prometheus wrk")
     assert machine.called("make") == [
-        "make torch", "make oip-clients", "make audit IF_REACHABLE=1", "make test-all"
+        "make torch", "make oip-clients", "make audit IF_REACHABLE=1", "make test-ci"
     ]  # fmt: skip
+
+
+def test_all_tests_run_at_night(machine: Machine) -> None:
+    assert machine.run(NIGHTLY).returncode == 0
+    assert machine.called("make")[-1] == "make test-all"
 
 
 def test_deployments_have_packages_and_tests_of_their_own(machine: Machine) -> None:
