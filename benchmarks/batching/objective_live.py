@@ -24,8 +24,8 @@ from benchmarks.harness.load_tools import ToolFailed, framed, percentile
 from benchmarks.harness.measurement import predict_request, samples
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.targets import MODEL_NAME, Target, http_get, model_server, write_model
-from tpuserve_server.core.batching import objective_plan
-from tpuserve_server.core.batching.objective_plan import Sizes
+from tpuserve_server.core.batching import objective
+from tpuserve_server.core.batching.objective import Sizes
 
 OBJECTIVE_MS = 20.0
 PERCENTILE = 99
@@ -74,13 +74,13 @@ def batch_costs(page: str) -> dict[int, float]:
 
 def capacity(costs: dict[int, float]) -> float:
     """Return the requests per second of batches that run back to back within the objective
-    (core/batching/objective_plan.py).
+    (core/batching/objective.py).
 
     A request that just misses a batch waits for it and runs in the next. The objective must therefore cover twice a
     batch's cost.
     """
     sizes = Sizes(tuple(costs), tuple(costs.values()), (0.0,) * len(costs))
-    rows_per_s = objective_plan.capacity(sizes, OBJECTIVE_MS / 1000)
+    rows_per_s = objective.capacity(sizes, OBJECTIVE_MS / 1000)
     if not rows_per_s:
         raise ServerDied(f"No batch size can run twice within {OBJECTIVE_MS:g} ms here. Batch costs, s: {costs}")
     return rows_per_s / ROWS

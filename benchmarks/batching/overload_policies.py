@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.batching.overload import Attempt, Host, Timeline
 from benchmarks.batching.simulation import Device
-from tpuserve_server.core.batching.objective_plan import HostAllowance
+from tpuserve_server.core.batching.objective import HostAllowance
 
 # Order of an attempt without a deadline, in seconds after its arrival.
 PATIENCE_S = 1.0

@@ -13,6 +13,7 @@ from benchmarks.batching.simulation import Device, warmed
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import ServingError, TooLate, Unavailable
@@ -60,13 +61,14 @@ class ServerLine:
         self._loop = _HostLoop(clock, host)
         self._inputs = {"x": np.zeros((1, 1), np.float32)}
         self.batcher = Batcher(
-            ServableId(device.name, 1),
-            SimulatedDevice(clock, device.cost_s, max_in_flight=device.max_in_flight),
-            {ROW_TO_ROW.name: BatchingOptions(device.max_rows, device.sizes)},
-            parameters=BatchingParameters(max_enqueued_batches=1 << 30),
-            clock=clock,
-            metrics=SILENT_METRICS,
-            costs=warmed(device.sizes, device.cost_s),
+            BatchedVersion(
+                ServableId(device.name, 1),
+                SimulatedDevice(clock, device.cost_s, max_in_flight=device.max_in_flight),
+                {ROW_TO_ROW.name: BatchingOptions(device.max_rows, device.sizes)},
+                warmed(device.sizes, device.cost_s),
+            ),
+            BatchingParameters(max_enqueued_batches=1 << 30),
+            DeviceServices(clock, SILENT_METRICS),
         )
 
     def refuses(self, attempt: Attempt) -> float | None:

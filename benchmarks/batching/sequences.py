@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
@@ -70,7 +71,9 @@ class Loaded:
     def __init__(self, path: Path, options: LoadingOptions) -> None:
         """Load and warm up the model. Blocks."""
         executor = TensorFlowExecutor(TensorFlowOptions())
-        self._loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), Measurements())
+        self._loader = VersionLoader(
+            LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), Measurements())
+        )
         self._version = self._loader.load(AspiredVersion(ServableId("texts", 1), VersionLocation(str(path))))
 
     async def run(self, texts: Sequence[Array]) -> list[Array]:
@@ -88,7 +91,7 @@ class Loaded:
     async def _classify(self, ids: Array) -> Array:
         batcher = self._version.batcher
         future = asyncio.get_running_loop().create_future()
-        shareable = batcher.batches("serving_default")
+        shareable = "serving_default" in batcher.options
         batcher.submit(Task("serving_default", ("classes",), {"ids": ids}, 1, Deadline.never(), future, shareable))
         outcome = await future
         if isinstance(outcome, ServingError):

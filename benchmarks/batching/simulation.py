@@ -13,8 +13,9 @@ import numpy as np
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.objective_plan import Sizes, capacity
+from tpuserve_server.core.batching.objective import Sizes, capacity
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import TooLate, Unavailable
@@ -165,13 +166,14 @@ def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int
     clock = VirtualClock()
     cost_s = _jittered(device, seed)
     batcher = Batcher(
-        ServableId(device.name, 1),
-        SimulatedDevice(clock, cost_s, max_in_flight=device.max_in_flight),
-        {ROW_TO_ROW.name: setting.options},
-        parameters=BatchingParameters(max_enqueued_batches=setting.max_enqueued_batches),
-        clock=clock,
-        metrics=SILENT_METRICS,
-        costs=warmed(setting.options.buckets, cost_s),
+        BatchedVersion(
+            ServableId(device.name, 1),
+            SimulatedDevice(clock, cost_s, max_in_flight=device.max_in_flight),
+            {ROW_TO_ROW.name: setting.options},
+            warmed(setting.options.buckets, cost_s),
+        ),
+        BatchingParameters(max_enqueued_batches=setting.max_enqueued_batches),
+        DeviceServices(clock, SILENT_METRICS),
     )
     clients = _Clients(clock, batcher, times, device.latency_s)
     began_s = time.perf_counter()

@@ -29,6 +29,7 @@ from tests.support.virtual_time import SILENT_METRICS
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import ServingError
@@ -128,13 +129,9 @@ class Model:
 def model(name: str, servable: Servable, device: DeviceShare, *, weight: float = 1.0, threads: int = 1) -> Model:
     """Return `servable` behind a batcher that shares `device`."""
     batcher = Batcher(
-        ServableId(name, 1),
-        servable,
-        {SIGNATURE: BatchingOptions(BATCH, (1, 2, 4, 8, BATCH))},
-        parameters=BatchingParameters(max_enqueued_batches=1000, num_batch_threads=threads, scheduling_weight=weight),
-        clock=_CLOCK,
-        metrics=SILENT_METRICS,
-        device=device,
+        BatchedVersion(ServableId(name, 1), servable, {SIGNATURE: BatchingOptions(BATCH, (1, 2, 4, 8, BATCH))}),
+        BatchingParameters(max_enqueued_batches=1000, num_batch_threads=threads, scheduling_weight=weight),
+        DeviceServices(_CLOCK, SILENT_METRICS, device=device),
     )
     return Model(name, servable, batcher)
 

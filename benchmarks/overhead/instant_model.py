@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.harness import mlp_model
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
@@ -67,7 +68,7 @@ def instant_registry(metrics: Metrics, batch_sizes: tuple[int, ...] = mlp_model.
     parameters = BatchingParameters(max_batch_size=batch_sizes[-1])
     options = BatchingOptions(batch_sizes[-1], batch_sizes)
     batcher = Batcher(
-        ID, servable, {SIGNATURE.name: options}, parameters=parameters, clock=SystemClock(), metrics=metrics
+        BatchedVersion(ID, servable, {SIGNATURE.name: options}), parameters, DeviceServices(SystemClock(), metrics)
     )
     registry = ModelRegistry([ID.name], metrics)
     registry.aspire(ID.name, {ID.version: aspired})

@@ -13,6 +13,7 @@ from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.response_cache import ResponseCaches
@@ -52,7 +53,7 @@ class BatchingLoader(GatedLoader):
         parameters = aspired.batching or UNSET_PARAMETERS
         options = {"serving_default": parameters.options(self.sizes)} if self.sizes else {}
         batcher = Batcher(
-            aspired.servable, servable, options, parameters=parameters, clock=CLOCK, metrics=self._metrics
+            BatchedVersion(aspired.servable, servable, options), parameters, DeviceServices(CLOCK, self._metrics)
         )
         responses = None
         if self.cache_bytes:

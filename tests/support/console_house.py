@@ -9,6 +9,7 @@ from tests.support.fake_device import FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
@@ -49,13 +50,9 @@ class ConsoleHouse:
         self.certificates: CertificateStatus | None = None
         costs = CostModel()
         self.batcher = Batcher(
-            ID,
-            self.servable,
-            {"serving_default": BatchingOptions(4, (1, 2, 4))},
-            parameters=BatchingParameters(max_enqueued_batches=4),
-            clock=self.clock,
-            metrics=self.metrics,
-            costs=costs,
+            BatchedVersion(ID, self.servable, {"serving_default": BatchingOptions(4, (1, 2, 4))}, costs),
+            BatchingParameters(max_enqueued_batches=4),
+            DeviceServices(self.clock, self.metrics),
         )
         self._loaded = LoadedVersion(
             self.servable, self.batcher, path=path, costs=costs, labels=("cat", "dog"), load_s=1.5

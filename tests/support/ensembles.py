@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, ModelConfig
@@ -62,12 +63,9 @@ class StepModels:
         servable_id = ServableId(name, version)
         servable = self.servables[servable_id] = FakeServable({signature.name: signature})
         batcher = self.batchers[servable_id] = Batcher(
-            servable_id,
-            servable,
-            {signature.name: BatchingOptions(4, (1, 2, 4))},
-            parameters=BatchingParameters(),
-            clock=SystemClock(),
-            metrics=RecordingMetrics(),
+            BatchedVersion(servable_id, servable, {signature.name: BatchingOptions(4, (1, 2, 4))}),
+            BatchingParameters(),
+            DeviceServices(SystemClock(), RecordingMetrics()),
         )
         self._bring_up(servable_id, LoadedVersion(servable, batcher, labels=labels))
         return servable

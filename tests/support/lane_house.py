@@ -11,6 +11,7 @@ from tests.support.fakes import FakeMetrics
 from tests.support.lane_messages import RestMessage
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
@@ -105,12 +106,13 @@ class LaneHouse:
         servable_id = ServableId("m", version)
         servable = self.servables[version] = FakeServable({"serving_default": DOUBLE, ONLY_Y.name: ONLY_Y})
         self.batchers[version] = batcher = Batcher(
-            servable_id,
-            servable,
-            dict.fromkeys(("serving_default", ONLY_Y.name), BatchingOptions(4, (1, 2, 4))) if is_batched else {},
-            parameters=BatchingParameters(),
-            clock=self.clock,
-            metrics=self.batches,
+            BatchedVersion(
+                servable_id,
+                servable,
+                dict.fromkeys(("serving_default", ONLY_Y.name), BatchingOptions(4, (1, 2, 4))) if is_batched else {},
+            ),
+            BatchingParameters(),
+            DeviceServices(self.clock, self.batches),
         )
         self._aspire()
         self.registry.loading(servable_id)

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from tests.support.fake_device import RecordingMetrics
 from tests.support.fakes import FakeMetrics
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.registry import ModelRegistry
@@ -47,7 +48,9 @@ class ServedModel:
         self.metrics = FakeMetrics()
         executor = TensorFlowExecutor(TensorFlowOptions())
         storage = LocalStorage(missing_file)
-        self._loader = VersionLoader(storage, executor, options or LoadingOptions(), clock, self.batches)
+        self._loader = VersionLoader(
+            storage, executor, options or LoadingOptions(), DeviceServices(clock, self.batches)
+        )
         self.registry = ModelRegistry(["m"], self.batches)
         self.service = InferenceService(self.registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, logs=logs, check_method_names=check_method_names)

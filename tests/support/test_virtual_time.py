@@ -6,6 +6,7 @@ import pytest
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.types import ServableId
@@ -20,12 +21,13 @@ class Bench:
         self.runs: list[tuple[float, int]] = []
         self.answers: list[tuple[int, float]] = []
         self.batcher = Batcher(
-            ServableId("m", 1),
-            SimulatedDevice(self.clock, self._cost_s),
-            {ROW_TO_ROW.name: BatchingOptions(4, timeout_s=timeout_s)},
-            parameters=BatchingParameters(max_enqueued_batches=100),
-            clock=self.clock,
-            metrics=SILENT_METRICS,
+            BatchedVersion(
+                ServableId("m", 1),
+                SimulatedDevice(self.clock, self._cost_s),
+                {ROW_TO_ROW.name: BatchingOptions(4, timeout_s=timeout_s)},
+            ),
+            BatchingParameters(max_enqueued_batches=100),
+            DeviceServices(self.clock, SILENT_METRICS),
         )
 
     def _cost_s(self, rows: int) -> float:

@@ -11,6 +11,7 @@ from tests.support.virtual_time import VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
@@ -121,16 +122,12 @@ class Play:
             for lengths in world.batching.sequence_buckets:
                 costs.learn(DOUBLE_WIDE.name, rows, cost_s, (lengths,))
         self.batcher = Batcher(
-            ServableId("m", 1),
-            _Device(self),
-            {DOUBLE_WIDE.name: world.batching},
-            parameters=BatchingParameters(
+            BatchedVersion(ServableId("m", 1), _Device(self), {DOUBLE_WIDE.name: world.batching}, costs),
+            BatchingParameters(
                 max_enqueued_batches=world.max_enqueued_batches,
                 low_priority_max_enqueued_batches=world.low_priority_max_enqueued_batches,
             ),
-            clock=self.clock,
-            metrics=self.metrics,
-            costs=costs,
+            DeviceServices(self.clock, self.metrics),
         )
 
     def perform(self, script: Sequence[Step]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from tpuserve_server.access.caller import CallerModels, for_server
 from tpuserve_server.core.batching.device_share import DeviceShare
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.change_record import ChangeRecord
 from tpuserve_server.core.models.configured_models import ConfiguredModels
@@ -127,16 +128,13 @@ class Loading:
         slots = settings.server.device_slots
         watchdog = Watchdog(clock, settings.watchdog)
         tracer = ChosenTracer(executor.tracer) if settings.server.enable_profiler else None
+        device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
         versions = VersionLoader(
             storage,
             executor,
             options,
-            clock,
-            metrics,
-            DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots),
+            DeviceServices(clock, metrics, device, watchdog, tracer),
             settings.loading.timeout_s,
-            watchdog,
-            tracer,
             required_signatures(settings),
             journal,
         )

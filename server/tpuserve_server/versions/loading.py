@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.sequences import Sequences, find_sequences
-from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.loader import LoadedVersion
@@ -20,11 +19,10 @@ from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
 from tpuserve_server.core.system.threads import run_in_background
-from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
+from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument, counted
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.storage import Storage
-from tpuserve_server.core.terms.tracer import SpanRecorder
 from tpuserve_server.core.terms.types import ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.objective_check import check_objectives
@@ -157,32 +155,25 @@ class VersionLoader:
         storage: Storage,
         executor: Executor,
         options: LoadingOptions,
-        clock: WaitingClock,
-        metrics: Metrics,
-        device: DeviceShare | None = None,
+        services: DeviceServices[Metrics],
         timeout_s: float = 0,
-        watchdog: Watchdog | None = None,
-        spans: SpanRecorder | None = None,
         signatures: "RequiredSignatures | None" = None,
         journal: Journal | None = None,
     ) -> None:
-        """Create the loader. Versions share `device`; without it, each version has a separate DeviceShare.
+        """Create the loader. The batchers of all versions use `services`, but their watchdog ignores runs of warm-up.
 
-        `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `watchdog`
-        watches the runs of loaded versions, not those of warm-up, and gets the loss of a device. `spans` gets the
-        batches of loaded versions. `signatures` refuses versions that are not signed; None: accept them. `journal`
-        records loads and runs, and refuses those that ended the process.
+        `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `signatures`
+        refuses versions that are not signed; None: accept them. `journal` records loads and runs, and refuses those
+        that ended the process.
         """
-        self._signatures = signatures
-        self._watchdog = watchdog
-        self._spans = spans
-        self._timeout_s = timeout_s
         self._storage = storage
         self._executor = executor
         self._options = options
-        self._clock = clock
-        self._metrics = metrics
-        self._device = device
+        self._services = services
+        self._clock = services.clock
+        self._metrics = services.metrics
+        self._timeout_s = timeout_s
+        self._signatures = signatures
         self._caches = ResponseCaches()
         self._journal = journal
 
@@ -205,8 +196,8 @@ class VersionLoader:
             return self._load(aspired, path, started_s)
         except DeviceLost as error:
             self._storage.release(path)
-            if self._watchdog is not None:
-                self._watchdog.lose(f"the device of {aspired.servable} is lost: {error.message}")
+            if self._services.watchdog is not None:
+                self._services.watchdog.lose(f"the device of {aspired.servable} is lost: {error.message}")
             raise
         except BaseException:
             self._storage.release(path)
@@ -257,16 +248,9 @@ class VersionLoader:
             check_objectives(batching, costs)
             servable.serve({} if manifest is None else manifest.signatures)
             batcher = Batcher(
-                servable_id,
-                servable,
-                batching,
-                parameters=options.parameters,
-                clock=self._clock,
-                metrics=self._metrics,
-                costs=costs,
-                device=self._device,
-                watchdog=self._watchdog,
-                spans=self._spans,
+                BatchedVersion(servable_id, servable, batching, costs),
+                options.parameters,
+                self._services,
             )
             undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)

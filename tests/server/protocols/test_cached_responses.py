@@ -13,6 +13,7 @@ from tests.support.fakes import FakeMetrics
 from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
@@ -63,12 +64,9 @@ class House:
         servable_id = ServableId("m", version)
         servable = self.servables[version] = FakeServable()
         batcher = Batcher(
-            servable_id,
-            servable,
-            {"serving_default": BatchingOptions(4, (1, 2, 4))},
-            parameters=BatchingParameters(),
-            clock=self.clock,
-            metrics=RecordingMetrics(),
+            BatchedVersion(servable_id, servable, {"serving_default": BatchingOptions(4, (1, 2, 4))}),
+            BatchingParameters(),
+            DeviceServices(self.clock, RecordingMetrics()),
         )
         self.batchers.append(batcher)
         responses = self.caches.open(servable_id, 1 << 20) if is_cached else None

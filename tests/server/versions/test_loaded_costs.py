@@ -10,6 +10,7 @@ import pytest
 from tests.support.fake_device import FakeExecutor, RecordingMetrics
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
@@ -28,7 +29,7 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 
 
 def loader(executor: Executor, options: LoadingOptions, metrics: RecordingMetrics) -> VersionLoader:
-    return VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), metrics)
+    return VersionLoader(LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), metrics))
 
 
 def aspired(path: Path) -> AspiredVersion:

@@ -18,6 +18,7 @@ from tests.support.saved_models import (
 )
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
@@ -53,8 +54,7 @@ class Loads:
             LocalStorage(missing_file),
             TensorFlowExecutor(TensorFlowOptions()),
             options or LoadingOptions(),
-            SystemClock(),
-            self.metrics,
+            DeviceServices(SystemClock(), self.metrics),
         )
         loaded = loader.load(AspiredVersion(ID, VersionLocation(str(path))))
         self.loaded.append((loader, loaded))
@@ -74,14 +74,14 @@ def test_an_exported_version_is_batched_and_warmed_as_its_manifest_says(tmp_path
     write_warmup(path, predict_request(x=np.zeros((1, 64), np.float32)), predict_request(x=np.ones((4, 64), "f")))
     write_manifest(path)
     loaded = load(path)
-    assert loaded.batcher.batches("serving_default")
+    assert "serving_default" in loaded.batcher.options
     assert "warm-up: 3 runs" in loaded.notes
     assert "serving_default: batches of 1, 2, 4 rows" in loaded.notes
 
 
 async def test_a_plain_saved_model_answers_one_request_at_a_time(tmp_path: Path, load: Loads) -> None:
     loaded = load(save_half_plus_two(tmp_path / "1"))
-    assert not loaded.batcher.batches("serving_default")
+    assert "serving_default" not in loaded.batcher.options
     assert any("one request at a time" in note and "--enable_batching" in note for note in loaded.notes)
     task = Task(
         "serving_default",
@@ -157,7 +157,7 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     parameters = BatchingParameters(enable_large_batch_splitting=True, max_execution_batch_size=2000)
     options = LoadingOptions(enable_batching=True, parameters=parameters)
     metrics = RecordingMetrics()
-    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), metrics)
+    loader = VersionLoader(LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), metrics))
     with pytest.raises(InvalidArgument, match="they were 1000 and 2000"):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert executor.loaded[ID].closed
@@ -178,7 +178,7 @@ def test_the_time_of_a_load_excludes_its_warmup(tmp_path: Path, monkeypatch: pyt
         return WarmupCount(0, 1)
 
     monkeypatch.setattr(loading, "warm_up", slow_warm_up)
-    loader = VersionLoader(LocalStorage(missing_file), SlowExecutor(), LoadingOptions(), clock, metrics)
+    loader = VersionLoader(LocalStorage(missing_file), SlowExecutor(), LoadingOptions(), DeviceServices(clock, metrics))
     loader.unload(loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)))))
     assert metrics.load_s == {ID.version: 2.5}
     assert metrics.failed_loads == []
@@ -254,7 +254,7 @@ def test_whatever_raises_during_a_load_nothing_stays(
         monkeypatch.setattr(VersionLoader, step, fail)
     executor, storage, device = FakeExecutor(), CountingStorage(missing_file), DeviceShare(1)
     options, metrics = LoadingOptions(response_cache_max_bytes=1 << 20), BrokenMetrics(step)
-    loader = VersionLoader(storage, executor, options, SystemClock(), metrics, device)
+    loader = VersionLoader(storage, executor, options, DeviceServices(SystemClock(), metrics, device=device))
     with pytest.raises(ZeroDivisionError, match=step):
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert not any(keeps(responses) for responses in metrics.caches.values())
@@ -273,7 +273,7 @@ def test_a_models_own_bound_of_the_cache_overrides_the_flag(
     tmp_path: Path, flag: int, own: int | None, bound: int
 ) -> None:
     options, metrics = LoadingOptions(response_cache_max_bytes=flag), RecordingMetrics()
-    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), metrics)
+    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, DeviceServices(SystemClock(), metrics))
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)), response_cache_max_bytes=own))
     assert (loaded.responses is not None) == bool(bound)
     assert metrics.caches == ({1: loaded.responses} if bound else {})
@@ -284,7 +284,9 @@ def test_a_models_own_bound_of_the_cache_overrides_the_flag(
 
 def test_an_unloaded_version_keeps_no_response(tmp_path: Path) -> None:
     options = LoadingOptions(response_cache_max_bytes=1 << 20)
-    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(
+        LocalStorage(missing_file), FakeExecutor(), options, DeviceServices(SystemClock(), RecordingMetrics())
+    )
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert loaded.responses is not None
     assert keeps(loaded.responses)
@@ -370,8 +372,7 @@ def test_a_version_is_loaded_with_what_its_models_configuration_says(tmp_path: P
         LocalStorage(missing_file),
         FakeExecutor(),
         LoadingOptions(enable_batching=True),
-        SystemClock(),
-        RecordingMetrics(),
+        DeviceServices(SystemClock(), RecordingMetrics()),
     )
     batching = BatchingParameters(max_batch_size=4, allowed_batch_sizes=(2, 4))
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)), batching=batching))
@@ -391,7 +392,9 @@ def test_a_versions_own_parameters_that_are_wrong_fail_its_load(tmp_path: Path) 
     (tmp_path / "batching_params.pbtxt").write_text("max_batch_size { value: 8 }\nallowed_batch_sizes: 4\n")
     executor = FakeExecutor()
     options = LoadingOptions(enable_batching=True, read_parameters=read_model_batching_parameters)
-    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(
+        LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), RecordingMetrics())
+    )
     with pytest.raises(InvalidArgument, match="last entry was 4; expected 8") as raised:
         loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     assert str(tmp_path) not in raised.value.message
@@ -410,7 +413,9 @@ async def test_versions_take_turns_on_the_device_by_their_weights(tmp_path: Path
     device = WatchedDevice(1)
     executor = FakeExecutor()
     options = LoadingOptions(parameters=BatchingParameters(scheduling_weight=3), warmup=WarmupOptions(enabled=False))
-    loader = VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics(), device)
+    loader = VersionLoader(
+        LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), RecordingMetrics(), device=device)
+    )
     ids = [ServableId(name, 1) for name in "ab"]
     loaded = [loader.load(AspiredVersion(servable_id, VersionLocation(str(tmp_path)))) for servable_id in ids]
     assert device.weights == {"a": 3, "b": 3}
@@ -439,7 +444,9 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
         num_batch_threads=2,
     )
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(
+        LocalStorage(missing_file), FakeExecutor(), options, DeviceServices(SystemClock(), RecordingMetrics())
+    )
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
     assert loaded.notes[2:] == (
@@ -451,7 +458,9 @@ def test_the_status_says_how_a_version_is_batched(tmp_path: Path) -> None:
 def test_the_status_says_the_objective(tmp_path: Path) -> None:
     parameters = BatchingParameters(max_batch_size=4, latency_objective_ms=20, latency_percentile=99.5)
     options = LoadingOptions(enable_batching=True, parameters=parameters)
-    loader = VersionLoader(LocalStorage(missing_file), FakeExecutor(), options, SystemClock(), RecordingMetrics())
+    loader = VersionLoader(
+        LocalStorage(missing_file), FakeExecutor(), options, DeviceServices(SystemClock(), RecordingMetrics())
+    )
     loaded = loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path))))
     loader.unload(loaded)
     assert loaded.notes[2] == "serving_default: batches of 1, 2, 4 rows, 99.5 % of requests within 20 ms"

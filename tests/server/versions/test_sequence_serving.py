@@ -12,6 +12,7 @@ from tests.support.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetric
 from tests.support.saved_models import predict_request, save_mlp, write_manifest, write_warmup
 from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_server.core.batching.parameters import BatchingParameters
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
@@ -47,7 +48,9 @@ class Loads:
 
     def _loader(self, options: LoadingOptions) -> VersionLoader:
         executor = TensorFlowExecutor(TensorFlowOptions())
-        return VersionLoader(LocalStorage(missing_file), executor, options, SystemClock(), RecordingMetrics())
+        return VersionLoader(
+            LocalStorage(missing_file), executor, options, DeviceServices(SystemClock(), RecordingMetrics())
+        )
 
 
 @pytest.fixture

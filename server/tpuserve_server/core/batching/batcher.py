@@ -1,28 +1,20 @@
 """Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
 
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.arrays import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
-from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.device_share import DeviceShare, Turn
-from tpuserve_server.core.batching.lane import LEAST_RUN_S
 from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
-from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue, Refusals
-from tpuserve_server.core.batching.runner import BatchRunner
+from tpuserve_server.core.batching.runner import BatchedVersion, BatchRunner, DeviceServices
 from tpuserve_server.core.batching.task import QueueDepth, Task
-from tpuserve_server.core.batching.watchdog import HungRuns, Watchdog
+from tpuserve_server.core.batching.watchdog import HungRuns
 from tpuserve_server.core.system.threads import name_thread
-from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable
-from tpuserve_server.core.terms.servable import Servable
-from tpuserve_server.core.terms.tracer import SpanRecorder
-from tpuserve_server.core.terms.types import ServableId
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,145 +31,103 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        servable_id: ServableId,
-        servable: Servable,
-        options: Mapping[str, BatchingOptions],
-        *,
-        parameters: BatchingParameters,
-        clock: WaitingClock,
-        metrics: BatchMetrics,
-        costs: CostModel | None = None,
-        device: DeviceShare | None = None,
-        watchdog: Watchdog | None = None,
-        spans: SpanRecorder | None = None,
+        self, version: BatchedVersion, parameters: BatchingParameters, services: DeviceServices[BatchMetrics]
     ) -> None:
         """Start the device threads of `parameters`, each of which runs a batch at a time.
 
-        They take turns with the threads of other models on `device`, by the model's weight. Without `device` the
-        batcher has a separate one. `watchdog` finds runs that hang. `spans` gets the batches.
-
-        Requests for a signature that is not in `options` run one by one. The batcher adds the measured costs of runs to
-        `costs`, which may already hold some.
+        They take turns with the threads of other models on the device of `services`, by the model's weight. Requests
+        for a signature without options run one by one.
 
         Raises:
             ResourceExhausted: the system cannot start all threads. Those that were started are stopped.
         """
-        self._id = servable_id
-        self._options = options
-        self._default_rows = parameters.options().max_batch_size
-        self._clock = clock
-        self._metrics = metrics
-        self._costs = CostModel() if costs is None else costs
+        self._id = version.servable_id
+        # How requests for a signature share batches. Those for other signatures run one by one.
+        self.options = version.options
+        # Maximum number of rows in a batch of a signature whose exporter has checked no sizes.
+        self.default_rows = parameters.options().max_batch_size
+        self._clock = services.clock
+        self._metrics = services.metrics
         # The lock of `_changed` itself: a condition's `with` takes two more calls, for every request.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._taken = DeviceQueue(parameters.threads)
-        self._admission: Admission | None = None
-        if any(sizes.objective is not None for sizes in options.values()):
-            self._admission = Admission(servable_id, options, self._costs, self._taken)
+        servable, threads = version.servable, parameters.threads
+        self._taken = DeviceQueue(threads, servable.max_in_flight)
         self._host = HostDelay()
-        self._deadlines = DeadlineCheck(servable_id, self._taken, self._host)
+        deadlines = DeadlineCheck(self._id, self._taken, self._host)
         self._queue = BatchQueue(
             servable.signatures,
-            options,
+            version.options,
             parameters.queue_length,
-            self._costs,
+            version.costs,
+            deadlines,
             low_priority_max_enqueued_batches=parameters.low_priority_queue_length,
-            admission=self._admission,
-            deadlines=self._deadlines,
         )
+        signatures = servable.signatures
+        self._objectives = frozenset(name for name in signatures if self._queue.policy(name).has_objective)
         # Checks requests before they are decoded.
-        self.refusals = Refusals(servable_id, self._queue, self._deadlines, self._lock, clock, metrics)
-        # Regrouping needs one batch at a time: then the callers that come back are those of the batch that has just
-        # ended.
-        self._regroups = parameters.threads == 1 and servable.max_in_flight == 1
+        self.refusals = Refusals(self._queue, deadlines, self._lock, self._clock, self._metrics)
         self._stopping = False
-        self._device = DeviceShare(parameters.threads) if device is None else device
-        self._device.join(servable_id, parameters.weight)
-        self._turns = [self._device.turn(servable_id) for _ in range(parameters.threads)]
+        self._device = DeviceShare(threads) if services.device is None else services.device
+        self._device.join(self._id, parameters.weight)
+        self._turns = [self._device.turn(self._id) for _ in range(threads)]
         self._threads: list[threading.Thread] = []
-        self._runners: list[BatchRunner] = []
+        # Each thread gets an equal share of the in-flight limit, and buffers for it.
+        in_flight = max(1, servable.max_in_flight // threads)
+        size_bytes = MAX_BUFFER_BYTES // (threads * in_flight)
+        self._runners = [
+            BatchRunner(
+                index,
+                version,
+                services,
+                [BatchBuffers(size_bytes) for _ in range(in_flight)],
+                self._taken,
+                self._host,
+            )
+            for index in range(threads)
+        ]
         # A runner belongs to one thread at a time, so the event loop needs an idle one.
-        may_run = servable.never_blocks and parameters.threads == 1 and servable.max_in_flight == 1
+        choice = LoopRuns(servable.never_blocks and self._taken.runs_one)
         self._loop_runner = LoopRunner(
-            self._changed,
-            self._queue,
-            LoopRuns(may_run),
-            self._device.loops,
-            clock,
-            self._take_for_loop,
-            self._run_for_loop,
+            self._changed, self._queue, choice, self._device.loops, self._clock, self._take_for_loop, self._run_for_loop
         )
         self._hung = HungRuns(
-            servable_id,
+            self._id,
             self._taken,
             self._changed,
-            clock,
-            metrics,
+            self._clock,
+            self._metrics,
             drain=self._queue.drain,
             give_back=self._give_back,
-            watchdog=watchdog,
+            watchdog=services.watchdog,
         )
-        self._start(servable, watchdog, spans)
+        self._start()
         self._hung.watch()
 
-    def _start(self, servable: Servable, watchdog: Watchdog | None, spans: SpanRecorder | None) -> None:
-        count = len(self._turns)
-        # Each thread gets an equal share of the in-flight limit, and buffers for it.
-        in_flight = max(1, servable.max_in_flight // count)
-        size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
+    def _start(self) -> None:
         for index, turn in enumerate(self._turns):
-            buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
-            runner = BatchRunner(
-                index,
-                self._id,
-                servable,
-                self._options,
-                buffers,
-                self._clock,
-                self._metrics,
-                self._costs,
-                self._host,
-                self._taken,
-                watchdog,
-                spans,
-            )
-            self._runners.append(runner)
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
-            thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
+            thread = threading.Thread(target=self._run, args=[self._runners[index], turn], name=name)
             try:
                 thread.start()
             except RuntimeError as error:
+                count = len(self._turns)
                 self.stop()
                 raise ResourceExhausted(f"Not {count} batch threads can be started: {error}") from error
             self._threads.append(thread)
 
-    def batches(self, signature_name: str) -> bool:
-        """Return whether requests for this signature may share batches."""
-        return signature_name in self._options
-
-    def options(self, signature_name: str) -> BatchingOptions | None:
-        """Return how requests for this signature share batches, or None if they run one by one."""
-        return self._options.get(signature_name)
-
-    @property
-    def default_rows(self) -> int:
-        """Maximum number of rows in a batch of a signature whose exporter has checked no sizes."""
-        return self._default_rows
-
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
-        return self._admission is not None and self._admission.has_objective(signature_name)
+        return signature_name in self._objectives
 
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response of high priority that went out `latency_s` after its request arrived.
 
-        The batcher adjusts the part of the objective that it reserves for the host.
+        The policy adjusts the part of an objective that it reserves for the host.
         """
-        if self._admission is not None:
-            with self._changed:
-                self._admission.record_latency(signature_name, latency_s)
+        if signature_name in self._objectives:
+            with self._lock:
+                self._queue.policy(signature_name).record_latency(latency_s)
 
     def submit(self, task: Task) -> None:
         """Queue a task or refuse it at once. Called on the task's event loop.
@@ -190,7 +140,18 @@ class Batcher:
         task.enqueued_s = self._clock.monotonic_s()
         loop = task.future.get_loop()
         with self._lock:
-            wakes = self._admit(task) and self._loop_runner.must_wake(loop)
+            if self._stopping:
+                raise Unavailable(f"Servable {self._id} is unloading")
+            if self._hung.error is not None:
+                raise self._hung.error.copy()
+            try:
+                wakes = self._queue.add(task) and self._loop_runner.must_wake(loop)
+            except Unavailable:
+                self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
+                raise
+            except TooLate:
+                self.refusals.refused(task.priority, task.enqueued_s)
+                raise
         if wakes:
             self._loop_runner.wake_soon(loop)
 
@@ -239,21 +200,6 @@ class Batcher:
 
     # The queue.
 
-    def _admit(self, task: Task) -> bool:
-        """Queue the task, and return whether a waiting thread should look at the queue."""
-        if self._stopping:
-            raise Unavailable(f"Servable {self._id} is unloading")
-        if self._hung.error is not None:
-            raise self._hung.error.copy()
-        try:
-            return self._queue.add(task)
-        except Unavailable:
-            self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
-            raise
-        except TooLate:
-            self.refusals.refused(task.priority, task.enqueued_s)
-            raise
-
     def _close_turns(self) -> None:
         """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
         if not self._queue:
@@ -296,28 +242,29 @@ class Batcher:
 
     def _take(self, thread: int, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)
-        if hopeless := self._queue.hopeless():
+        if hopeless := self._queue.hopeless:
             self.refusals.answer(hopeless, now_s)
+            hopeless.clear()
             if self._stopping:
                 self._close_turns()
         if tasks:
             run = tasks[0].run
             assert run is not None, "the queue sets it"
             self._taken.take(thread, tasks, run.ready_s, now_s, self._queue.run_s(tasks))
-            if self._admission is not None:
-                self._admission.taken(tasks)
         return tasks
 
-    def _end(self, thread: int) -> None:
-        """Record that a thread has answered its oldest batch. Called with the lock held."""
+    def _end(self, thread: int, run_s: float) -> None:
+        """Record that a thread has answered its oldest batch, after `run_s` on the device. The lock must be held."""
         now_s = self._clock.monotonic_s()
         batch = self._taken.end(thread, now_s)
         if batch.is_hung:
             self._hung.ended()
-        if self._admission is not None and (errors_s := self._admission.answered(batch.tasks, now_s)):
-            name = batch.tasks[0].signature_name
-            host_s = self._admission.host_s(name)
-            self._metrics.finish_predicted(servable=self._id, signature=name, errors_s=errors_s, host_s=host_s)
+        first = batch.tasks[0]
+        policy = self._queue.policy(first.signature_name, first.priority)
+        if errors_s := policy.answered(batch.tasks, run_s, now_s):
+            self._metrics.finish_predicted(
+                servable=self._id, signature=first.signature_name, errors_s=errors_s, host_s=policy.host_s
+            )
 
     # The device threads.
 
@@ -345,12 +292,9 @@ class Batcher:
             return False
         run_s = runner.finish()
         with self._changed:
-            self._end(thread)
+            self._end(thread, run_s)
             self._loop_runner.choice.ran_on_thread(tasks)
         turn.used_s += run_s
-        if self._regroups and run_s >= LEAST_RUN_S:
-            with self._changed:
-                self._queue.completed(tasks, run_s, self._clock.monotonic_s())
         return True
 
     # The event loop instead of the device thread.
@@ -367,7 +311,7 @@ class Batcher:
             if run_s is None:
                 self._taken.drop(0)
             else:
-                self._end(0)
+                self._end(0, run_s)
                 turn.used_s += run_s
             turn.give_back()
         return run_s

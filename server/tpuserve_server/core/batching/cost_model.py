@@ -264,6 +264,11 @@ class CostModel:
             curve = self._curves.get((signature_name, lengths))
             return None if curve is None else curve.cost(rows)
 
+    def mean_s(self, signature_name: str, rows: int, lengths: tuple[int, ...] = ()) -> float | None:
+        """Return the mean seconds of a run of `rows` rows, or None if they are unknown."""
+        cost = self.cost(signature_name, rows, lengths)
+        return None if cost is None else cost.mean_s
+
     def line(self, signature_name: str, lengths: tuple[int, ...] = ()) -> Line | None:
         """Return the line through the measured sizes, or None until there are two."""
         with self._lock:

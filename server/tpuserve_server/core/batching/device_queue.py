@@ -50,9 +50,11 @@ class DeviceQueue:
     The batcher's lock guards it, except `run_again`.
     """
 
-    def __init__(self, threads: int) -> None:
-        """Record the batches of `threads` idle device threads, numbered from 0."""
+    def __init__(self, threads: int, in_flight: int = 1) -> None:
+        """Record the batches of `threads` idle device threads, numbered from 0, with up to `in_flight` each."""
         self.threads = threads
+        # Whether the device runs one batch at a time.
+        self.runs_one = threads == 1 and in_flight == 1
         self._taken: list[deque[TakenBatch]] = [deque() for _ in range(threads)]
         # When the latest batch of each thread that has ended was expected to end.
         self._expected_s = [-math.inf] * threads
@@ -194,7 +196,7 @@ class DeadlineCheck:
 
     def __init__(self, servable_id: ServableId, device: DeviceQueue, host: HostDelay) -> None:
         """Predict for the batches behind those of `device`."""
-        self._id = servable_id
+        self.servable_id = servable_id
         self.device = device
         self._host = host
 
@@ -215,17 +217,17 @@ class DeadlineCheck:
         """Return the error for a request that would be answered at `finish_s`, after its deadline."""
         retry_s = max(finish_s - deadline.at_s, _LEAST_RETRY_S)
         return TooLate(
-            f"Servable {self._id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than the "
-            f"request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
+            f"Servable {self.servable_id} would finish this request in {(finish_s - now_s) * 1000:.1f} ms, later than "
+            f"the request's deadline in {deadline.remaining_s(now_s) * 1000:.1f} ms; retry in {retry_s * 1000:.0f} ms",
             retry_s,
         )
 
     def hopeless_error(self, deadline: Deadline, now_s: float) -> ServingError:
         """Return the error for a waiting request that cannot be answered by its deadline any more."""
         if deadline.expired(now_s):
-            return DeadlineExceeded(f"Deadline exceeded while request for {self._id} was queued")
+            return DeadlineExceeded(f"Deadline exceeded while request for {self.servable_id} was queued")
         return TooLate(
-            f"Servable {self._id} cannot finish this request before its deadline in "
+            f"Servable {self.servable_id} cannot finish this request before its deadline in "
             f"{deadline.remaining_s(now_s) * 1000:.1f} ms; retry with a longer deadline",
             _LEAST_RETRY_S,
         )

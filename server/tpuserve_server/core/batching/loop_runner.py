@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from tpuserve_server.core.batching.arrays import choose_bucket
+from tpuserve_server.core.batching.batch import Batch
 from tpuserve_server.core.batching.device_share import LoopShare
-from tpuserve_server.core.batching.lane import Batch
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import WaitingClock
@@ -62,11 +62,11 @@ class LoopRuns:
             return False
         if not 0.0 < batch.work_s <= MOST_RUN_S:
             return False
-        lane, first = batch.lane, batch.tasks[0]
-        if lane.waits or not lane.has_equal_rows or not first.shareable:
+        rules, policy, first = batch.rules, batch.rules.policy, batch.tasks[0]
+        if policy.waits or not rules.has_equal_rows or not first.shareable:
             return False
-        rows = batch.rows if batch.rows <= lane.least_bucket else batch.rows_to_run()
-        return _kind(first, choose_bucket(rows, lane.buckets)) in self._kinds
+        rows = batch.rows if batch.rows <= policy.most_whole_rows else policy.rows_to_run([batch], now_s)
+        return _kind(first, choose_bucket(rows, rules.buckets)) in self._kinds
 
     def ran_on_thread(self, tasks: Sequence[Task]) -> None:
         """Record a batch of the device thread: runs of its kind are prepared from now on."""

@@ -1,21 +1,22 @@
 """BatchQueue: requests that wait for the device, high priority first. Its owner provides the threads and the clock."""
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 
-from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.arrays import choose_bucket
-from tpuserve_server.core.batching.backlog import Backlog
+from tpuserve_server.core.batching.backlog import Backlog, ready_s
+from tpuserve_server.core.batching.batch import Batch, BatchPolicy
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeadlineCheck
-from tpuserve_server.core.batching.lane import Batch
 from tpuserve_server.core.batching.parameters import BatchingOptions
+from tpuserve_server.core.batching.policies import POLICIES
 from tpuserve_server.core.batching.task import QueueDepth, Task, complete, share_run
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import TooLate
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import ServableId, Signature
+from tpuserve_server.core.terms.types import Signature
 
 # After a refusal, requests are checked before they are decoded for this long.
 _REFUSES_FOR_S = 1.0
@@ -34,26 +35,33 @@ class BatchQueue:
         options: Mapping[str, BatchingOptions],
         max_enqueued_batches: int,
         costs: CostModel,
+        deadlines: DeadlineCheck,
         *,
         low_priority_max_enqueued_batches: int | None = None,
-        admission: Admission | None = None,
-        deadlines: DeadlineCheck | None = None,
     ) -> None:
         """Limit the waiting batches of each signature. The low-priority limit defaults to the other one.
 
-        The costs of runs come from `costs`, which may change at any time. `admission` is set if a signature has an
-        objective. `deadlines` refuses and drops tasks that cannot be in time.
+        The costs of runs come from `costs`, which may change at any time. The mode of the options chooses the policy of
+        a signature. `deadlines` refuses and drops tasks that cannot be in time.
         """
         low_limit = low_priority_max_enqueued_batches
         if low_limit is None:
             low_limit = max_enqueued_batches
-        self._options = options
-        self._high = Backlog(signatures, options, max_enqueued_batches, costs, admission, deadlines)
-        self._low = Backlog(signatures, options, low_limit, costs, admission, deadlines)
+        policies = {
+            name: POLICIES[options[name].mode](name, options[name], costs, deadlines)
+            if name in options
+            else BatchPolicy(deadlines)
+            for name in signatures
+        }
+        low_policies = {name: policy.for_low_priority() for name, policy in policies.items()}
+        # Tasks that `take` has dropped because they cannot be in time. The owner answers them and clears the list.
+        self.hopeless: list[Task] = []
+        self._high = Backlog(signatures, options, policies, max_enqueued_batches, costs, deadlines, self.hopeless)
+        self._low = Backlog(signatures, options, low_policies, low_limit, costs, deadlines, self.hopeless)
 
     def __bool__(self) -> bool:
         """Return whether any task waits."""
-        return bool(self._high) or bool(self._low)
+        return bool(self._high.batches or self._low.batches)
 
     def add(self, task: Task) -> bool:
         """Queue a task whose `enqueued_s` is set.
@@ -64,7 +72,7 @@ class BatchQueue:
             Unavailable: the queue of its priority is full.
             TooLate: the task would be answered later than its objective or its deadline.
         """
-        return self._low.add(task, self._high.work_s) if task.priority else self._high.add(task)
+        return self._low.add(task, self._high.waiting.work_s) if task.priority else self._high.add(task)
 
     def check_deadline(self, signature_name: str, deadline: Deadline, priority: Priority, now_s: float) -> None:
         """Check whether a request that has not been decoded would be in time.
@@ -75,7 +83,7 @@ class BatchQueue:
         if priority is Priority.HIGH:
             self._high.check_deadline(signature_name, deadline, now_s)
         else:
-            self._low.check_deadline(signature_name, deadline, now_s, self._high.work_s)
+            self._low.check_deadline(signature_name, deadline, now_s, self._high.waiting.work_s)
 
     def lateness_s(self, deadline: Deadline, now_s: float) -> float:
         """Return by how many seconds a request of high priority would miss its deadline. See `Backlog.lateness_s`."""
@@ -102,63 +110,60 @@ class BatchQueue:
         With `closed`, return a batch only if a waiting batch gains no rows by waiting longer. A batch of low priority
         then also requires that no task of high priority waits.
         """
-        while (batch := self._high.ready(now_s, closed=closed)) is not None:
+        high, low = self._high, self._low
+        while high.batches and (batch := high.ready(now_s, closed=closed)) is not None:
             # None are left if none of them can be in time.
-            if tasks := self._high.take(batch, now_s):
-                return self._filled(batch, tasks) if self._low else tasks
-        if closed and self._high:
+            if tasks := high.take(batch, now_s):
+                return self._filled(batch, tasks) if low.batches else tasks
+        if closed and high.batches:
             return []
-        while (batch := self._low.ready(now_s, closed=closed)) is not None:
-            if tasks := self._low.take(batch, now_s):
+        while low.batches and (batch := low.ready(now_s, closed=closed)) is not None:
+            if tasks := low.take(batch, now_s):
                 return tasks
         return []
 
     def single(self) -> Batch | None:
         """Return the only waiting batch, ready or not, or None if none or several wait."""
-        if self._low:
-            return None if self._high else self._low.single()
-        return self._high.single()
+        high, low = self._high.batches, self._low.batches
+        if len(high) + len(low) != 1:
+            return None
+        [batches] = (high or low).values()
+        return batches[0] if len(batches) == 1 else None
 
-    def hopeless(self) -> list[Task]:
-        """Remove and return the tasks that `take` has dropped because they cannot be in time."""
-        return [*self._high.hopeless(), *self._low.hopeless()]
+    def policy(self, signature_name: str, priority: Priority = Priority.HIGH) -> BatchPolicy:
+        """Return the policy of a signature."""
+        return (self._low if priority else self._high).rules[signature_name].policy
 
     def run_s(self, tasks: Sequence[Task]) -> float:
         """Return the expected seconds on the device of a batch of these tasks, or 0 if they are unknown."""
-        return self._high.run_s(tasks)
-
-    def completed(self, tasks: Sequence[Task], run_s: float, now_s: float) -> None:
-        """Record that a batch was answered, after `run_s` on the device, because its callers may send again soon."""
-        if tasks[0].priority is Priority.HIGH:
-            self._high.completed(tasks, run_s, now_s)
+        rows = tasks[0].rows if len(tasks) == 1 else sum(task.rows for task in tasks)
+        return self._high.rules[tasks[0].signature_name].run_s(rows, tasks[0].lengths)
 
     def next_s(self) -> float:
         """Return when a batch will be ready if no request arrives, or `inf` if none waits."""
-        return min(self._high.next_s(), self._low.next_s())
+        waiting = [*self._high.batches.values(), *self._low.batches.values()]
+        return min(map(ready_s, waiting)) if waiting else math.inf
 
     def hurry(self) -> None:
         """Stop all waiting for more rows, from now on."""
-        self._high.hurry()
-        self._low.hurry()
+        for backlog in (self._high, self._low):
+            for rules in backlog.rules.values():
+                rules.policy.hurry()
 
     def _filled(self, batch: Batch, tasks: list[Task]) -> list[Task]:
-        """Return `tasks` and those of low priority that take the place of padding."""
-        fillers = self._take_for_padding(batch, tasks)
-        if fillers and (run := tasks[0].run) is not None:
-            share_run(fillers, run)
-        return [*tasks, *fillers]
+        """Return `tasks` and those of low priority that take the place of padding, where they cost nothing.
 
-    def _take_for_padding(self, batch: Batch, tasks: list[Task]) -> list[Task]:
-        """Remove and return tasks of low priority for rows that would be padding: there they cost nothing.
-
-        Return none if rows are padded to the shape of others, because a long row would lengthen all rows of the batch.
+        Rows that are padded to the shape of others get none, because a long row would lengthen all rows of the batch.
         """
-        first = tasks[0]
-        if not first.shareable or (batch.lane.pads and batch.lane.free_rows):
-            return []
+        first, rules = tasks[0], batch.rules
+        if not first.shareable or (rules.pads and rules.free_rows):
+            return tasks
         rows = sum(task.rows for task in tasks)
-        bucket = choose_bucket(rows, self._options[first.signature_name].buckets)
-        return self._low.take_up_to(min(bucket, batch.lane.max_rows) - rows, batch.key)
+        room = min(choose_bucket(rows, rules.buckets), rules.max_rows) - rows
+        fillers = self._low.take_up_to(room, batch.key)
+        if fillers and first.run is not None:
+            share_run(fillers, first.run)
+        return [*tasks, *fillers]
 
 
 class Refusals:
@@ -170,7 +175,6 @@ class Refusals:
 
     def __init__(
         self,
-        servable_id: ServableId,
         queue: BatchQueue,
         deadlines: DeadlineCheck,
         lock: threading.RLock,
@@ -178,7 +182,7 @@ class Refusals:
         metrics: BatchMetrics,
     ) -> None:
         """Check the requests of `queue`, which `lock` guards."""
-        self._id = servable_id
+        self._id = deadlines.servable_id
         self._queue = queue
         self._deadlines = deadlines
         self._lock = lock

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, TypeVar
 
 from tpuserve_server.core.batching.arrays import BatchBuffers, choose_bucket, detached, join_batch, split_outputs
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue, HostDelay
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun
-from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import (
     Cancelled,
     DataLoss,
@@ -40,6 +42,37 @@ logger = logging.getLogger(__name__)
 
 # Errors by which a model blames its inputs: in a batch of several requests only one may be invalid, or too large.
 _BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss, OutOfMemory)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedVersion:
+    """A loaded version, how requests for its signatures share batches, and the measured costs of its batches.
+
+    Signatures without options run requests one by one. Each run updates `costs`.
+    """
+
+    servable_id: ServableId
+    servable: Servable
+    options: Mapping[str, BatchingOptions]
+    costs: CostModel = field(default_factory=CostModel)
+
+
+MetricsT_co = TypeVar("MetricsT_co", bound=BatchMetrics, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceServices(Generic[MetricsT_co]):
+    """What the batchers of a server have in common: the clock, the receiver of measurements, and the device.
+
+    Without `device`, each batcher has a separate one. `watchdog` finds runs that hang, and gets the loss of the device.
+    `spans` gets the batches.
+    """
+
+    clock: WaitingClock
+    metrics: MetricsT_co
+    device: DeviceShare | None = None
+    watchdog: Watchdog | None = None
+    spans: SpanRecorder | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -71,36 +104,30 @@ class BatchRunner:
     def __init__(
         self,
         thread: int,
-        servable_id: ServableId,
-        servable: Servable,
-        options: Mapping[str, BatchingOptions],
+        version: BatchedVersion,
+        services: DeviceServices[BatchMetrics],
         buffers: Sequence[BatchBuffers],
-        clock: Clock,
-        metrics: BatchMetrics,
-        costs: CostModel,
-        host: HostDelay,
         device: DeviceQueue,
-        watchdog: Watchdog | None,
-        spans: SpanRecorder | None = None,
+        host: HostDelay,
     ) -> None:
         """`thread` is the number of its device thread.
 
         `buffers` holds one entry for each batch in flight. No other runner uses them. `device` has the batches of this
-        thread. `watchdog` gets the loss of the device. `spans` gets the start and the end of each batch.
+        thread.
         """
         self.thread = thread
-        self._id = servable_id
-        self._servable = servable
-        self._options = options
-        self._batchable = {name: one for name, one in servable.signatures.items() if one.is_batchable}
+        self._id = version.servable_id
+        self._servable = version.servable
+        self._options = version.options
+        self._costs = version.costs
+        self._batchable = {name: one for name, one in version.servable.signatures.items() if one.is_batchable}
         self._free_buffers = list(buffers)
-        self._clock = clock
-        self._metrics = metrics
-        self._costs = costs
+        self._clock = services.clock
+        self._metrics = services.metrics
+        self._watchdog = services.watchdog
+        self._spans = services.spans
         self._host = host
         self._device = device
-        self._watchdog = watchdog
-        self._spans = spans
         self._runs: deque[_Run] = deque()
         self._ended_s = 0.0
 

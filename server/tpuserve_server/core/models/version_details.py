@@ -39,7 +39,7 @@ def details_of(loaded: Loaded) -> VersionDetails:
 
 def _version_details(loaded: LoadedVersion) -> VersionDetails:
     signatures, batcher = loaded.servable.signatures, loaded.batcher
-    options = {name: batcher.options(name) for name in signatures}
+    options = {name: batcher.options.get(name) for name in signatures}
     return VersionDetails(
         signatures=signatures,
         batching={name: one for name, one in options.items() if one is not None},

@@ -140,13 +140,13 @@ class AcquiredModel(_Acquired):
     @property
     def max_rows(self) -> int:
         """Maximum number of rows of a request whose inputs have a batch dimension."""
-        options = self._loaded.batcher.options(self.signature.name)
+        options = self._loaded.batcher.options.get(self.signature.name)
         return self._loaded.batcher.default_rows if options is None else options.max_batch_size
 
     @property
     def max_repeated_rows(self) -> float:
         """Maximum number of rows for which a request may repeat a value; inf if its rows are not batched."""
-        options = self._loaded.batcher.options(self.signature.name)
+        options = self._loaded.batcher.options.get(self.signature.name)
         return math.inf if options is None else options.max_batch_size
 
     def check_deadline(self, deadline: Deadline, priority: Priority) -> None:
@@ -178,7 +178,7 @@ class AcquiredModel(_Acquired):
             InvalidArgument: the inputs do not match the signature, or the filter has an unknown or a repeated output.
         """
         signature, batcher = self.signature, self._loaded.batcher
-        is_shared = batcher.batches(signature.name)
+        is_shared = signature.name in batcher.options
         if is_shared:
             rows = count_plain_rows(signature, inputs)
         else:
@@ -288,7 +288,7 @@ class AcquiredModel(_Acquired):
         self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
     ) -> Task:
         signature, batcher = self.signature, self._loaded.batcher
-        rows = count_plain_rows(signature, inputs) if batcher.batches(signature.name) else 0
+        rows = count_plain_rows(signature, inputs) if signature.name in batcher.options else 0
         if not rows:
             inputs, rows = self._check(inputs)
         return Task(
@@ -312,7 +312,7 @@ class AcquiredModel(_Acquired):
         # to pad with. A default has its own number of rows.
         if len(inputs) != len(signature.inputs):
             return with_defaults(signature, inputs), 0
-        if not self._loaded.batcher.batches(signature.name):
+        if signature.name not in self._loaded.batcher.options:
             return inputs, 0
         if matches:
             return inputs, count_rows(inputs)
@@ -368,7 +368,7 @@ class AcquiredVersion(_Acquired):
 
     def batching(self, signature_name: str) -> BatchingOptions | None:
         """Return how requests for a signature share batches, or None if they run one by one."""
-        return self._loaded.batcher.options(signature_name)
+        return self._loaded.batcher.options.get(signature_name)
 
     @property
     def default_rows(self) -> int:

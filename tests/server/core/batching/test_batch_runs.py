@@ -10,8 +10,10 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure
 from tpuserve_server.core.terms.deadline import Deadline
@@ -24,7 +26,9 @@ class Waiting:
     """A queue with a clock that the test sets."""
 
     def __init__(self, options: BatchingOptions | None) -> None:
-        self.queue = BatchQueue({DOUBLE.name: DOUBLE}, {DOUBLE.name: options} if options else {}, 4, CostModel())
+        deadlines = DeadlineCheck(ServableId("m", 1), DeviceQueue(1), HostDelay())
+        batched = {DOUBLE.name: options} if options else {}
+        self.queue = BatchQueue({DOUBLE.name: DOUBLE}, batched, 4, CostModel(), deadlines)
         self.loop = asyncio.new_event_loop()
 
     def add(self, rows: int, at_s: float, priority: Priority = Priority.HIGH) -> Task:
@@ -110,13 +114,9 @@ class Bench:
         self.servable = FakeServable()
         self.servable.on_batch = self.run
         self.batcher = Batcher(
-            ServableId("m", 1),
-            self.servable,
-            {DOUBLE.name: options},
-            parameters=BatchingParameters(num_batch_threads=1),
-            clock=self.clock,
-            metrics=RecordingMetrics(),
-            spans=self.spans,
+            BatchedVersion(ServableId("m", 1), self.servable, {DOUBLE.name: options}),
+            BatchingParameters(num_batch_threads=1),
+            DeviceServices(self.clock, RecordingMetrics(), spans=self.spans),
         )
 
     def run(self) -> None:

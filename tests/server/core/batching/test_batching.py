@@ -13,6 +13,7 @@ from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServab
 from tpuserve_server.core.batching import batcher
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import (
@@ -46,14 +47,9 @@ class Bench:
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.batcher = Batcher(
-            ID,
-            self.servable,
-            options,
-            parameters=BatchingParameters(
-                max_enqueued_batches=max_enqueued_batches, num_batch_threads=num_batch_threads
-            ),
-            clock=self.clock,
-            metrics=self.metrics,
+            BatchedVersion(ID, self.servable, options),
+            BatchingParameters(max_enqueued_batches=max_enqueued_batches, num_batch_threads=num_batch_threads),
+            DeviceServices(self.clock, self.metrics),
         )
 
     def submit(
@@ -73,7 +69,7 @@ class Bench:
             rows=len(array) if rows is None else rows,
             deadline=deadline or Deadline.never(),
             future=asyncio.get_running_loop().create_future(),
-            shareable=self.batcher.batches(DOUBLE.name) if shareable is None else shareable,
+            shareable=DOUBLE.name in self.batcher.options if shareable is None else shareable,
         )
         self.batcher.submit(task)
         self.clock.now_s += 0.001

@@ -10,6 +10,7 @@ from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, Recording
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
@@ -28,13 +29,9 @@ class TimedBench:
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.batcher = Batcher(
-            ServableId("m", 1),
-            self.servable,
-            options,
-            parameters=BatchingParameters(max_enqueued_batches=4),
-            clock=self.clock,
-            metrics=self.metrics,
-            costs=self.costs,
+            BatchedVersion(ServableId("m", 1), self.servable, options, self.costs),
+            BatchingParameters(max_enqueued_batches=4),
+            DeviceServices(self.clock, self.metrics),
         )
 
     def _take_time(self, inputs: Tensors) -> None:

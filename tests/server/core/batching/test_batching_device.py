@@ -9,6 +9,7 @@ from tests.support.fake_device import DOUBLE, FakeClock, FakeServable, Recording
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.errors import ServingError, Unavailable
 from tpuserve_server.core.terms.types import ServableId
@@ -27,13 +28,9 @@ class Model:
         self.metrics = RecordingMetrics()
         self.order: list[str] = []
         self.batcher = Batcher(
-            ServableId(name, 1),
-            self.servable,
-            SIZES,
-            parameters=BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads, scheduling_weight=weight),
-            clock=clock,
-            metrics=self.metrics,
-            device=device,
+            BatchedVersion(ServableId(name, 1), self.servable, SIZES),
+            BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads, scheduling_weight=weight),
+            DeviceServices(clock, self.metrics, device=device),
         )
 
     def _began(self) -> None:

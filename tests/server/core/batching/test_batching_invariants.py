@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.support.fake_device import DOUBLE_WIDE
 from tests.support.virtual_play import Cancel, Play, Request, Seen, Step, Submit, Wait, World
 from tpuserve_server.core.batching.arrays import choose_bucket
-from tpuserve_server.core.batching.lane import MOST_WAIT_S
 from tpuserve_server.core.batching.parameters import BatchingMode, BatchingOptions, LatencyObjective, PaddingPolicy
+from tpuserve_server.core.batching.policies import MOST_WAIT_S
 from tpuserve_server.core.batching.sequences import find_sequences
 from tpuserve_server.core.terms.errors import (
     DeadlineExceeded,

@@ -13,6 +13,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, LatencyObjective
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import TooLate
@@ -63,13 +64,14 @@ def run(requests: list[Request]) -> Run:
         for _ in range(10):
             costs.learn(ROW_TO_ROW.name, rows, cost_s(rows))
     batcher = Batcher(
-        ServableId("m", 1),
-        SimulatedDevice(clock, measured_cost_s),
-        {ROW_TO_ROW.name: BatchingOptions(32, SIZES, objective=LatencyObjective(OBJECTIVE_S))},
-        parameters=BatchingParameters(max_enqueued_batches=1000),
-        clock=clock,
-        metrics=SILENT_METRICS,
-        costs=costs,
+        BatchedVersion(
+            ServableId("m", 1),
+            SimulatedDevice(clock, measured_cost_s),
+            {ROW_TO_ROW.name: BatchingOptions(32, SIZES, objective=LatencyObjective(OBJECTIVE_S))},
+            costs,
+        ),
+        BatchingParameters(max_enqueued_batches=1000),
+        DeviceServices(clock, SILENT_METRICS),
     )
 
     def ask(number: int, request: Request) -> None:

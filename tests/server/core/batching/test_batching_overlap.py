@@ -14,6 +14,7 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ServingError
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
@@ -87,14 +88,9 @@ class Bench:
         self.metrics = RecordingMetrics()
         self.costs = CostModel()
         self.batcher = Batcher(
-            ServableId(name, 1),
-            stream,
-            SIZES,
-            parameters=BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads),
-            clock=self.clock,
-            metrics=self.metrics,
-            costs=self.costs,
-            device=device,
+            BatchedVersion(ServableId(name, 1), stream, SIZES, self.costs),
+            BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads),
+            DeviceServices(self.clock, self.metrics, device=device),
         )
 
     def submit(self, *values: float) -> Task:

@@ -11,6 +11,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import ServingError, TooLate
@@ -46,13 +47,14 @@ class Traffic:
             for _ in range(10):
                 costs.learn(ROW_TO_ROW.name, rows, scale * cost_s(rows))
         self.batcher = Batcher(
-            ServableId("m", 1),
-            SimulatedDevice(self.clock, lambda rows: scale * cost_s(rows)),
-            {ROW_TO_ROW.name: BatchingOptions(4, SIZES)},
-            parameters=BatchingParameters(max_enqueued_batches=1000),
-            clock=self.clock,
-            metrics=SILENT_METRICS,
-            costs=costs,
+            BatchedVersion(
+                ServableId("m", 1),
+                SimulatedDevice(self.clock, lambda rows: scale * cost_s(rows)),
+                {ROW_TO_ROW.name: BatchingOptions(4, SIZES)},
+                costs,
+            ),
+            BatchingParameters(max_enqueued_batches=1000),
+            DeviceServices(self.clock, SILENT_METRICS),
         )
         self.number = 0
 

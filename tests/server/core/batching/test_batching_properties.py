@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.sequences import find_sequences
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
@@ -104,12 +105,9 @@ class Play:
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.batcher = Batcher(
-            ServableId("m", 1),
-            self.servable,
-            {DOUBLE_WIDE.name: self.batching},
-            parameters=BatchingParameters(max_enqueued_batches=6, num_batch_threads=self.num_batch_threads),
-            clock=self.clock,
-            metrics=self.metrics,
+            BatchedVersion(ServableId("m", 1), self.servable, {DOUBLE_WIDE.name: self.batching}),
+            BatchingParameters(max_enqueued_batches=6, num_batch_threads=self.num_batch_threads),
+            DeviceServices(self.clock, self.metrics),
         )
 
     async def perform(self, script: list[Submit | Cancel | Wait | Gate]) -> list[Outcome | BaseException]:

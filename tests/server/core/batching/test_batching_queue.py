@@ -9,13 +9,14 @@ import pytest
 
 from tests.support.fake_device import DOUBLE, DOUBLE_WIDE
 from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.parameters import BatchingOptions, PaddingPolicy
 from tpuserve_server.core.batching.queue import BatchQueue
 from tpuserve_server.core.batching.task import Outcome, QueueDepth, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import InvalidArgument, Unavailable
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import Signature
+from tpuserve_server.core.terms.types import ServableId, Signature
 
 NEVER = Deadline.never()
 
@@ -37,6 +38,7 @@ class Waiting:
             {DOUBLE.name: options} if options else {},
             max_enqueued_batches,
             self.costs,
+            DeadlineCheck(ServableId("m", 1), DeviceQueue(1), HostDelay()),
             low_priority_max_enqueued_batches=low_priority_max_enqueued_batches,
         )
         self.now_s = 100.0

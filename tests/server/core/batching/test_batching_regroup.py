@@ -10,8 +10,10 @@ import pytest
 from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.lane import Lane, Regroup
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.policies import GreedyPolicy, Regroup
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.types import ServableId
@@ -47,13 +49,11 @@ class House:
         sizes = tuple(size for size in SIZES if size <= self.max_batch_size)
         options = BatchingOptions(self.max_batch_size, sizes)
         self.batcher = Batcher(
-            ServableId("m", 1),
-            SimulatedDevice(self.clock, self._begin),
-            {ROW_TO_ROW.name: options},
-            parameters=BatchingParameters(max_enqueued_batches=64),
-            clock=self.clock,
-            metrics=SILENT_METRICS,
-            costs=costs,
+            BatchedVersion(
+                ServableId("m", 1), SimulatedDevice(self.clock, self._begin), {ROW_TO_ROW.name: options}, costs
+            ),
+            BatchingParameters(max_enqueued_batches=64),
+            DeviceServices(self.clock, SILENT_METRICS),
         )
 
     def _begin(self, rows: int) -> float:
@@ -179,9 +179,14 @@ def test_nobody_is_waited_for_while_it_is_not_known_what_all_of_them_would_cost(
 def test_one_slow_run_of_a_light_model_is_not_counted_after(usual_s: float, counts: bool) -> None:
     costs = CostModel()
     costs.learn(ROW_TO_ROW.name, 1, usual_s)
-    lane = Lane(ROW_TO_ROW, BatchingOptions(4, (1, 2, 4)), costs)
+    policy = GreedyPolicy(
+        ROW_TO_ROW.name,
+        BatchingOptions(4, (1, 2, 4)),
+        costs,
+        DeadlineCheck(ServableId("m", 1), DeviceQueue(1), HostDelay()),
+    )
     loop = VirtualLoop(VirtualClock())
     x = {"x": np.zeros((1, 1), np.float32)}
     task = Task(ROW_TO_ROW.name, ("y",), x, 1, Deadline.never(), loop.create_future(), shareable=True)
-    lane.completed([task], 0.05, 100.0)
-    assert lane.waits is counts
+    policy.answered([task], 0.05, 100.0)
+    assert policy.waits is counts

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tpuserve_server.core.batching.objective_plan import HostAllowance
+from tpuserve_server.core.batching.objective import HostAllowance
 
 OBJECTIVE_S = 0.020
 

@@ -17,6 +17,7 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.loop_runner import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
@@ -60,15 +61,11 @@ def batching(
     for rows in 500 * BUCKETS if cost_s else ():
         costs.learn(DOUBLE.name, rows, cost_s)
     batcher = Batcher(
-        servable_id,
-        servable,
-        {DOUBLE.name: BatchingOptions(BUCKETS[-1], BUCKETS, timeout_s=timeout_s)},
-        parameters=BatchingParameters(num_batch_threads=threads),
-        clock=clock,
-        metrics=RecordingMetrics(),
-        costs=costs,
-        device=device,
-        watchdog=watchdog,
+        BatchedVersion(
+            servable_id, servable, {DOUBLE.name: BatchingOptions(BUCKETS[-1], BUCKETS, timeout_s=timeout_s)}, costs
+        ),
+        BatchingParameters(num_batch_threads=threads),
+        DeviceServices(clock, RecordingMetrics(), device=device, watchdog=watchdog),
     )
     if isinstance(clock, FakeClock):
         for _ in range(threads):  # until all are idle

@@ -1,6 +1,6 @@
 import pytest
 
-from tpuserve_server.core.batching.objective_plan import Sizes, capacity, choose_rows, choose_target
+from tpuserve_server.core.batching.objective import Sizes, capacity, choose_rows, choose_target
 
 
 def sizes(t0_s: float, per_row_s: float, largest: int, spread: float = 0.0) -> Sizes:

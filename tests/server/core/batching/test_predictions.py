@@ -13,6 +13,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, LatencyObjective
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import ServingError, TooLate
@@ -47,13 +48,14 @@ class Site:
             costs.learn(ROW_TO_ROW.name, ROWS, self.run_s())
         objective = LatencyObjective(self.objective_s) if self.objective_s else None
         self.batcher = Batcher(
-            ServableId("m", 1),
-            SimulatedDevice(self.clock, lambda rows: self.run_s(), max_in_flight=self.in_flight),
-            {ROW_TO_ROW.name: BatchingOptions(ROWS, (ROWS,), objective=objective)},
-            parameters=BatchingParameters(max_enqueued_batches=1000),
-            clock=self.clock,
-            metrics=SILENT_METRICS,
-            costs=costs,
+            BatchedVersion(
+                ServableId("m", 1),
+                SimulatedDevice(self.clock, lambda rows: self.run_s(), max_in_flight=self.in_flight),
+                {ROW_TO_ROW.name: BatchingOptions(ROWS, (ROWS,), objective=objective)},
+                costs,
+            ),
+            BatchingParameters(max_enqueued_batches=1000),
+            DeviceServices(self.clock, SILENT_METRICS),
         )
 
     def run(self) -> None:

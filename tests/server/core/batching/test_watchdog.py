@@ -10,6 +10,7 @@ from tests.support.fake_device import FakeClock, FakeServable, RecordingMetrics,
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.errors import (
@@ -47,14 +48,9 @@ class Kennel:
     def add(self, name: str, threads: int = 1) -> None:
         self.servables[name] = FakeServable()
         self.batchers[name] = Batcher(
-            ServableId(name, 1),
-            self.servables[name],
-            SIZES,
-            parameters=BatchingParameters(max_enqueued_batches=8, num_batch_threads=threads),
-            clock=self.clock,
-            metrics=self.metrics,
-            device=self.device,
-            watchdog=self.watchdog,
+            BatchedVersion(ServableId(name, 1), self.servables[name], SIZES),
+            BatchingParameters(max_enqueued_batches=8, num_batch_threads=threads),
+            DeviceServices(self.clock, self.metrics, device=self.device, watchdog=self.watchdog),
         )
 
     def submit(self, name: str, *values: float) -> Task:

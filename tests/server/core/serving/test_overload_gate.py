@@ -10,6 +10,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import Loaded, LoadedVersion
 from tpuserve_server.core.serving.overload_gate import OverloadGate
@@ -32,13 +33,9 @@ class Served:
             costs.learn(ROW_TO_ROW.name, 1, 1.0)
         self.device = SimulatedDevice(clock, lambda rows: 1.0)
         self.batcher = Batcher(
-            ServableId("m", 1),
-            self.device,
-            {ROW_TO_ROW.name: BatchingOptions(1, (1,))},
-            parameters=BatchingParameters(max_enqueued_batches=1000),
-            clock=clock,
-            metrics=SILENT_METRICS,
-            costs=costs,
+            BatchedVersion(ServableId("m", 1), self.device, {ROW_TO_ROW.name: BatchingOptions(1, (1,))}, costs),
+            BatchingParameters(max_enqueued_batches=1000),
+            DeviceServices(clock, SILENT_METRICS),
         )
         self.loaded = LoadedVersion(self.device, self.batcher)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
@@ -49,12 +50,9 @@ class House:
         self.registry = ModelRegistry(["m"], self.metrics)
         self.service = InferenceService(self.registry, self.clock)
         self.batcher = Batcher(
-            ID,
-            self.servable,
-            self.batching,
-            parameters=BatchingParameters(max_enqueued_batches=4),
-            clock=self.clock,
-            metrics=self.metrics,
+            BatchedVersion(ID, self.servable, self.batching),
+            BatchingParameters(max_enqueued_batches=4),
+            DeviceServices(self.clock, self.metrics),
         )
 
     def accept_any_shape(self) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tests.server.executors.tensorflow_kinds import SPEC, double_and_add, with_openvino
 from tests.support.fake_device import RecordingMetrics
 from tests.support.saved_models import save_function, save_mlp, write_manifest
+from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.system.memory import HostMemory
@@ -123,7 +124,9 @@ def test_the_trial_has_the_batch_sizes_and_the_tolerance_of_the_manifest(tmp_pat
 def load_with_manifest(path: Path) -> str:
     """Load a version as the server does, and return the note on its device."""
     metrics = RecordingMetrics()
-    loader = VersionLoader(LocalStorage(missing_file), with_openvino(), LoadingOptions(), SystemClock(), metrics)
+    loader = VersionLoader(
+        LocalStorage(missing_file), with_openvino(), LoadingOptions(), DeviceServices(SystemClock(), metrics)
+    )
     loaded = loader.load(AspiredVersion(ServableId("m", 1), VersionLocation(str(path))))
     loader.unload(loaded)
     return loaded.notes[0]

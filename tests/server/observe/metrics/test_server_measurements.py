@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_device import FakeServable, double_task
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
@@ -39,12 +40,9 @@ class SmallServer:
         self.budgets = Budgets.of(BudgetOptions(), 100, clock)
         self.servable = FakeServable()
         self.batcher = Batcher(
-            ID,
-            self.servable,
-            {"serving_default": BatchingOptions(4, (1, 2, 4))},
-            parameters=BatchingParameters(max_enqueued_batches=4),
-            clock=clock,
-            metrics=self.metrics,
+            BatchedVersion(ID, self.servable, {"serving_default": BatchingOptions(4, (1, 2, 4))}),
+            BatchingParameters(max_enqueued_batches=4),
+            DeviceServices(clock, self.metrics),
         )
         build = Build("1.2.3", "3.13.1")
         self.certificates: CertificateStatus | None = None

@@ -1,15 +1,29 @@
-"""Tests for the number of rows that run next. TensorFlow's cases are from its batch_scheduler_utils_test.cc."""
+"""Tests for the number of rows that run next, and for a policy that only this file has.
+
+TensorFlow's cases are from its batch_scheduler_utils_test.cc.
+"""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.arrays import choose_bucket
-from tpuserve_server.core.batching.lane import BatchPlan
-from tpuserve_server.core.batching.parameters import PaddingPolicy
+from tpuserve_server.core.batching.batch import Batch, BatchPolicy
+from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.device_queue import DeadlineCheck
+from tpuserve_server.core.batching.parameters import BatchingMode, BatchingOptions, BatchingParameters, PaddingPolicy
+from tpuserve_server.core.batching.policies import POLICIES, BatchPlan
+from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.terms.batch_run import Departure
+from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.types import ServableId
 
 PAD_UP, BATCH_DOWN, MIN_COST = PaddingPolicy.PAD_UP, PaddingPolicy.BATCH_DOWN, PaddingPolicy.MIN_COST
 SIZES = (2, 4, 8, 16, 32)
@@ -120,3 +134,52 @@ def test_a_choice_is_never_nothing_and_never_dearer_than_all(
     elif chosen < rows:
         assert policy is BATCH_DOWN
         assert chosen in allowed
+
+
+class TripletPolicy(BatchPolicy):
+    """Runs whole triplets of rows, and whatever waits once its oldest request has waited a second."""
+
+    waits = True
+    departure = Departure.TIMEOUT
+    most_whole_rows = 0
+
+    def __init__(self, name: str, options: BatchingOptions, costs: CostModel, deadlines: DeadlineCheck) -> None:
+        super().__init__(deadlines)
+
+    def until_s(self, batch: Batch) -> float:
+        return batch.oldest_s + (0.0 if batch.rows >= 3 else 1.0)
+
+    def rows_to_run(self, batches: Sequence[Batch], now_s: float) -> int:
+        rows = batches[0].rows
+        return rows - rows % 3 or rows
+
+
+def test_a_new_policy_needs_its_class_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, BatchingMode.GREEDY, TripletPolicy)
+    clock, sizes, waits_s = VirtualClock(), list[int](), dict[float, float]()
+    loop = VirtualLoop(clock)
+
+    def run_s(rows: int) -> float:
+        sizes.append(rows)
+        return 0.1
+
+    version = BatchedVersion(ServableId("m", 1), SimulatedDevice(clock, run_s), {ROW_TO_ROW.name: BatchingOptions(9)})
+    batcher = Batcher(version, BatchingParameters(), DeviceServices(clock, SILENT_METRICS))
+
+    def ask(at_s: float) -> None:
+        future = loop.create_future()
+        future.add_done_callback(lambda _: waits_s.update({at_s: clock.monotonic_s() - at_s}))
+        inputs = {"x": np.zeros((1, 1), np.float32)}
+        batcher.submit(Task(ROW_TO_ROW.name, ("y",), inputs, 1, Deadline.never(), future, shareable=True))
+
+    for at_s in (0.0, 0.2, 0.4, 0.41, 0.42, 0.43, 0.44):
+        clock.at(at_s, ask, at_s)
+    try:
+        clock.run()
+    finally:
+        batcher.stop()
+    # The fourth to the sixth arrive during the first run, and the last one is alone.
+    assert sizes == [3, 3, 1]
+    assert waits_s[0.0] == pytest.approx(0.5)
+    assert waits_s[0.43] == pytest.approx(0.17)
+    assert waits_s[0.44] == pytest.approx(1.1)

@@ -3,9 +3,9 @@ import asyncio
 import numpy as np
 import pytest
 
-from tpuserve_server.core.batching.admission import Admission
 from tpuserve_server.core.batching.cost_model import CostModel
-from tpuserve_server.core.batching.device_queue import DeviceQueue
+from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
+from tpuserve_server.core.batching.objective import ObjectivePolicy
 from tpuserve_server.core.batching.parameters import BatchingOptions, LatencyObjective
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
@@ -27,22 +27,23 @@ def learned() -> CostModel:
 
 
 class Bench:
-    """An admission for one device, whose events and times come from a test."""
+    """A policy for one device, whose events and times come from a test."""
 
     def __init__(self, costs: CostModel | None = None, devices: int = 1) -> None:
         options = BatchingOptions(8, SIZES, objective=LatencyObjective(OBJECTIVE_S))
         self._costs = costs or learned()
         self._device = DeviceQueue(devices)
-        self.admission = Admission(ServableId("m", 1), {"f": options}, self._costs, self._device)
+        deadlines = DeadlineCheck(ServableId("m", 1), self._device, HostDelay())
+        self.policy = ObjectivePolicy("f", options, self._costs, deadlines)
 
     def take(self, tasks: list[Task], now_s: float) -> None:
         cost = self._costs.cost("f", sum(task.rows for task in tasks))
         assert cost is not None
         self._device.take(0, tasks, tasks[0].enqueued_s, now_s, cost.mean_s)
-        self.admission.taken(tasks)
+        self.policy.taken(tasks)
 
     def answer(self, now_s: float) -> list[float]:
-        return list(self.admission.answered(self._device.end(0, now_s).tasks, now_s))
+        return list(self.policy.answered(self._device.end(0, now_s).tasks, 0.0, now_s))
 
     def drop(self) -> None:
         self._device.drop(0)
@@ -58,7 +59,7 @@ class Bench:
 
     def admits(self, task: Task, rows_ahead: int = 0, oldest_s: float = 0.0, others_s: float = 0.0) -> bool:
         try:
-            self.admission.check(task, rows_ahead, oldest_s, others_s)
+            self.policy.check(task, rows_ahead, oldest_s, others_s)
         except TooLate:
             return False
         return True
@@ -110,7 +111,7 @@ async def test_the_refusal_says_when_it_would_be_done_and_when_to_try_again() ->
     bench.take([bench.task(100.0, rows=8)], 100.0)
     message = r"would finish this request in 27\d{3}\.\d ms, later than its objective of 20000 ms"
     with pytest.raises(TooLate, match=message) as raised:
-        bench.admission.check(bench.task(100.0), 8, 100.0, 0.0)
+        bench.policy.check(bench.task(100.0), 8, 100.0, 0.0)
     assert "(8 rows are queued before it)" in raised.value.message
     assert raised.value.retry_after_s == pytest.approx(7.0, abs=0.5)
 
@@ -119,35 +120,29 @@ async def test_a_request_that_cannot_meet_its_own_deadline_is_refused() -> None:
     bench = Bench()
     assert bench.admits(bench.task(100.0, deadline=Deadline(110.0)))
     with pytest.raises(TooLate, match=r"later than the request's deadline in 5000\.0 ms"):
-        bench.admission.check(bench.task(100.0, deadline=Deadline(105.0)), 0, 0.0, 0.0)
-
-
-async def test_low_priority_has_no_promise_and_is_never_refused() -> None:
-    bench = Bench()
-    assert bench.admits(bench.task(100.0, priority=Priority.LOW), others_s=1000.0)
+        bench.policy.check(bench.task(100.0, deadline=Deadline(105.0)), 0, 0.0, 0.0)
 
 
 async def test_a_batch_of_low_priority_leaves_time_for_one_of_high() -> None:
     bench = Bench()
     tasks = [bench.task(100.0 - wait, priority=Priority.LOW) for wait in range(20, 0, -1)]
-    assert bench.admission.rows_to_run(tasks, 200.0) == 8
+    assert bench.policy.choose(tasks, 200.0) == 8
     slow = CostModel()
     for rows in SIZES:
         slow.learn("f", rows, 3.0 * rows)
-    assert Bench(slow).admission.rows_to_run(tasks, 200.0) == 2
+    assert Bench(slow).policy.choose(tasks, 200.0) == 2
 
 
 async def test_nobody_is_refused_while_nothing_is_known_of_costs() -> None:
     bench = Bench(CostModel())
     assert bench.admits(bench.task(100.0), 1000, 0.0)
-    assert bench.admission.rows_to_run([bench.task(100.0) for _ in range(5)], 200.0) == 5
+    assert bench.policy.choose([bench.task(100.0) for _ in range(5)], 200.0) == 5
 
 
 async def test_errors_of_predictions_are_told_when_a_batch_has_been_answered() -> None:
     bench = Bench()
     admitted, unpromised = bench.task(100.0), bench.task(100.0, priority=Priority.LOW)
-    for task in (admitted, unpromised):
-        bench.admits(task)
+    assert bench.admits(admitted)
     bench.take([admitted, unpromised], 100.0)
     assert bench.answer(110.5) == pytest.approx([5.0])
 
@@ -171,12 +166,12 @@ async def test_what_the_host_takes_of_the_objective_is_learned_from_answers_that
     bench.take([bench.task(92.0, rows=8)], 92.0)
     assert bench.admits(*just_in_time)
     for _ in range(6):
-        bench.admission.record_latency("f", OBJECTIVE_S + 1.0)
-    assert bench.admission.host_s("f") == pytest.approx(3.0, rel=0.01)
+        bench.policy.record_latency(OBJECTIVE_S + 1.0)
+    assert bench.policy.host_s == pytest.approx(3.0, rel=0.01)
     with pytest.raises(TooLate, match=r"later than its objective of 20000 ms minus 29\d\d\.\d ms for the host"):
-        bench.admission.check(*just_in_time, 0.0)
+        bench.policy.check(*just_in_time, 0.0)
     for _ in range(1300):
-        bench.admission.record_latency("f", OBJECTIVE_S)
+        bench.policy.record_latency(OBJECTIVE_S)
     assert bench.admits(*just_in_time)
 
 
