@@ -30,8 +30,8 @@ from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import Array, ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.observe.metrics.measurements import Measurements
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file

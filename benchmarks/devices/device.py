@@ -84,8 +84,8 @@ def tensorflow_model(folder: Path, *, pooled: int, channels: int) -> Servable:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
+    from tpuserve_server.executors.tensorflow import TensorFlowOptions
     from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-    from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
     module = tf.Module()
     module.first = tf.Variable(tf.random.normal([3, 3, 3, channels]))

@@ -25,8 +25,8 @@ from benchmarks.devices.program_loop import ProgramLoop, calls_per_second
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.servable import Executor, InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.pjrt import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 SIGNATURE = "serving_default"

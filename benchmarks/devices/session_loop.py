@@ -17,8 +17,8 @@ from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.openvino.candidate import OpenVinoServable
 from tpuserve_server.executors.openvino.model import OpenVinoModel
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 SIGNATURE = "serving_default"
 

@@ -17,10 +17,9 @@ from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tensorflow import TensorFlowOptions, on_demand
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.startup import app
 from tpuserve_server.startup.command import main as serve
 from tpuserve_server.startup.serve import main as serve_models
 from tpuserve_server.startup.settings import SETTINGS_VARIABLE
@@ -110,8 +109,8 @@ def script_device(t0_ms: float, per_row_ms: float) -> None:
     def scripted(options: TensorFlowOptions, memory: HostMemory) -> ScriptedExecutor:
         return ScriptedExecutor(TensorFlowOnDemand(options, memory), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
 
-    # The object graph must not know this device. `build` creates its executor by this name.
-    app.TensorFlowOnDemand = scripted  # type: ignore[assignment,attr-defined]
+    # The object graph must not know this device. The executor's package creates the candidate by this name.
+    on_demand.TensorFlowOnDemand = scripted  # type: ignore[assignment,misc]
 
 
 def main() -> None:

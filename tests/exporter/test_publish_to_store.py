@@ -22,6 +22,7 @@ from tpuserve_exporter.options.store_uri import StoreUri, parse_out_base
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.versions.completeness import ModelFiles
 
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "2")
 FILES = ("assets.extra/tpuserve/manifest.json", "saved_model.pb", "variables/variables.index",
@@ -50,7 +51,7 @@ def destination(base: str) -> ObjectStore:
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[RemoteStorage]:
     """Yield the storage that a server reads with."""
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 2**30), patience_s=10.0)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 2**30), ModelFiles(("saved_model.pb",)), patience_s=10.0)
     yield storage
     storage.close()
 

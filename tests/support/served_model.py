@@ -18,8 +18,8 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, UnaryMethod

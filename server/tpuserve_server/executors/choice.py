@@ -1,15 +1,17 @@
 """ExecutorChoice: uses the first candidate that can run a version, and reports why earlier ones cannot."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Self
 
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, ServingError
 from tpuserve_server.core.terms.servable import DeviceMetrics, Servable, VersionFiles
-from tpuserve_server.core.terms.tracer import Tracer
+from tpuserve_server.core.terms.tracer import TraceOptions, Tracer
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.candidate import Candidate, Refusal
-from tpuserve_server.executors.chosen_servable import ChosenServable
-from tpuserve_server.executors.runtimes import MissingRuntime
+from tpuserve_server.executors.candidate import Candidate, ChosenServable, Refusal
+from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.executors.plugin import ExecutorContext, MissingRuntime
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +23,12 @@ class ExecutorChoice:
         """Take the candidates, in order of preference."""
         self._candidates = candidates
         self._metrics = metrics
+
+    @classmethod
+    def of(cls, context: ExecutorContext) -> Self:
+        """Make the candidates of the catalogue. Each imports its runtime for the first version that it takes."""
+        made = [plugin.make(context) for plugin in reversed(executor_plugins())]
+        return cls([candidate for candidate in made if candidate is not None], context.metrics)
 
     def load(self, servable_id: ServableId, version: VersionFiles) -> Servable:
         """Load the version. Slow.
@@ -82,3 +90,40 @@ def _with_failures(error: ServingError, refusals: Sequence[Refusal]) -> ServingE
         return MissingRuntime(f"{error.message} ({'; '.join(others)})") if others else error
     failures = [f" ({refusal.failed} also failed: {refusal.error.message})" for refusal in refusals if refusal.failed]
     return type(error)(f"{error.message}{''.join(failures)}") if failures else error
+
+
+class ChosenTracer:
+    """Tracer and SpanRecorder that uses another tracer: that of the runtime that runs models.
+
+    A runtime records only its own runs, and TensorBoard shows only one host plane. Spans are those of the runtime that
+    records, so the trace shows the batches of every model. One thread at a time starts and stops; any may use spans.
+    """
+
+    __slots__ = ("_active", "_choose", "is_recording")
+
+    def __init__(self, choose: Callable[[], Tracer]) -> None:
+        """Take `choose`, which returns the tracer for a new session. It raises Internal if there is none."""
+        self._choose = choose
+        self._active: Tracer | None = None
+        self.is_recording = False
+
+    def start(self, options: TraceOptions) -> None:
+        """Implement Tracer.start."""
+        if self._active is not None:
+            raise Internal("Another profiling session active.")
+        tracer = self._choose()
+        tracer.start(options)
+        self._active, self.is_recording = tracer, True
+
+    def stop(self) -> bytes:
+        """Implement Tracer.stop."""
+        tracer, self._active, self.is_recording = self._active, None, False
+        if tracer is None:
+            raise Internal("No profiling session is active.")
+        return tracer.stop()
+
+    def span(self, name: str, **facts: str | int) -> AbstractContextManager[object]:
+        """Implement SpanRecorder.span."""
+        # The session may have ended since the caller read `is_recording`.
+        tracer = self._active
+        return nullcontext() if tracer is None else tracer.span(name, **facts)

@@ -22,22 +22,15 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.servable import DeviceMetrics
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
 from tpuserve_server.executors.choice import ExecutorChoice
-from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
-from tpuserve_server.executors.pjrt.candidate import DevicePrograms
-from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tflite.candidate import PreferredTflite
+from tpuserve_server.executors.plugin import ExecutorContext
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.protocols.guard import Rule
+from tpuserve_server.startup import text_format
 from tpuserve_server.startup.banner import print_banner
 from tpuserve_server.startup.credentials import open_credentials
-from tpuserve_server.startup.options import (
-    openvino_options,
-    pjrt_options,
-    tensorflow_options,
-    tflite_options,
-)
+from tpuserve_server.startup.options import user_cache_dir
 from tpuserve_server.startup.parts import Edge, FrontEnds, Loading, Models, Observation
 from tpuserve_server.startup.settings import Settings
 from tpuserve_server.startup.start_report import report_start
@@ -77,15 +70,9 @@ class Backend:
 
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
-    """Build the executors, in order of preference. Each imports its runtime for the first version that it takes."""
-    memory = HostMemory()
-    saved_model = TensorFlowOnDemand(tensorflow_options(settings), memory)
-    candidates = (
-        PreferredTflite(tflite_options(settings), memory),
-        DevicePrograms.of(pjrt_options(settings), saved_model, metrics, clock),
-        TensorFlowOrOpenVino.of(saved_model, openvino_options(settings), memory),
+    return ExecutorChoice.of(
+        ExecutorContext(settings.executors, metrics, clock, HostMemory(), user_cache_dir(), text_format.read)
     )
-    return ExecutorChoice(candidates, metrics)
 
 
 def build(

@@ -7,23 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from google.protobuf.message import DecodeError
-
-from tpuserve_formats.errors import FormatError
-from tpuserve_formats.safety.graph import read_graphs
 from tpuserve_server.core.models.base_path import describe_without_version
 from tpuserve_server.core.models.ensemble_rules import check_ensemble, check_nesting
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.ensemble import Ensemble
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.terms.storage import Storage, VersionLocation
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.pjrt.manifest import ProgramManifest
-from tpuserve_server.executors.runtimes import JAX, TENSORFLOW
-from tpuserve_server.executors.tensorflow import screening
-from tpuserve_server.executors.tflite.candidate import MODEL_FILE
+from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.executors.tensorflow import TENSORFLOW
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
@@ -165,27 +159,6 @@ def _check_readable(folder: Path) -> None:
             raise InvalidArgument(f"this user cannot read {file}. Change its mode or its owner")
 
 
-# `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
-_FILE = "saved_model.pb"
-
-
-def check_operations(settings: Settings, version: Path) -> None:
-    """Check the graph that the server would load, without TensorFlow. Reads the whole file; blocks.
-
-    Raises:
-        FailedPrecondition: the graph has operations that the server refuses.
-        InvalidArgument: the file is damaged, or an asset is outside the version.
-    """
-    file = version / _FILE
-    if not file.is_file():
-        return
-    try:
-        graphs = list(read_graphs(file.read_bytes()))
-    except (FormatError, DecodeError) as error:
-        raise InvalidArgument(f"{_FILE} is damaged. Copy or export the version again") from error
-    screening.check_operations(graphs, settings.tensorflow.tags, settings.safety.allowed_ops)
-
-
 def check_runtime(settings: Settings, version: Path) -> None:
     """Check that an installed package runs the version, on a device that may be missing. Blocks.
 
@@ -193,12 +166,21 @@ def check_runtime(settings: Settings, version: Path) -> None:
         MissingRuntime: only TensorFlow runs the version, and it is not installed.
         FailedPrecondition: the version needs its device programs, and they cannot be used.
     """
-    if TENSORFLOW.is_installed:
-        return
-    if settings.tflite.preferred and (version / MODEL_FILE).is_file():
-        return
-    if not JAX.is_installed or ProgramManifest.read(version) is None:
-        raise TENSORFLOW.missing("the version's SavedModel needs")
+    reason: ServingError = TENSORFLOW.missing("the version's SavedModel needs")
+    for plugin in executor_plugins():
+        try:
+            if plugin.would_run(settings.executors, version):
+                return
+        except ServingError as error:
+            reason = error
+    raise reason
+
+
+def check_operations(settings: Settings, version: Path) -> None:
+    """Check the version by each executor. Raises ServingError for a version that the executor would refuse."""
+    for plugin in executor_plugins():
+        if plugin.check_version is not None:
+            plugin.check_version(settings.executors, version)
 
 
 def build_model_check(settings: Settings) -> ModelCheck:

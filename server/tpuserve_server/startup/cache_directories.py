@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.startup.settings import Settings
+from tpuserve_server.startup.settings import Settings, flags
 
 logger = logging.getLogger(__name__)
 
 
 def cache_directories(settings: Settings) -> Mapping[str, Path]:
     """Return the cache directories that flags name, by setting. The default directories are not among them."""
-    named = {
-        "storage_cache_dir": settings.storage.storage_cache_dir,
-        "compilation_cache_dir": settings.pjrt.compilation_cache_dir,
-    }
-    return {name: directory for name, directory in named.items() if directory is not None}
+    values = settings.values()
+    names = (flag.name for flag in flags() if flag.setting.is_cache)
+    return {name: values[name] for name in names if values[name] is not None}
 
 
 def warn_of_cache_directories(settings: Settings) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from tpuserve_formats.messages.official import ConfigProto
-from tpuserve_server.executors.runtimes import JAX, LITERT, OPENVINO
+from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.hosts.addresses import bound
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.certificates import certificate_status, expiry_warnings, find_invalidity
-from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.socket_file import SocketFile
 from tpuserve_server.hosts.tls import check_usable
 from tpuserve_server.startup.batching_parameters import read_batching_parameters
@@ -37,6 +36,7 @@ def check_configuration(settings: Settings, check_models: Callable[[Settings], I
     Blocks on disks and stores.
     """
     findings = [run_check(f"--{name}", check) for name, check in _checks(settings).items()]
+    findings += _findings_of_executors(settings)
     broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
     findings += _warnings(settings, broken)
     if "model_config_file" in broken:
@@ -74,18 +74,19 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
         checks["request_log_path_prefix"] = lambda: check_directory(Path(f"{settings.request_log.path_prefix}-").parent)
     for name, directory in cache_directories(settings).items():
         checks[name] = partial(check_directory, directory)
-    if settings.pjrt.device in ("tpu", "gpu"):
-        checks["device"] = lambda: _jax(settings.pjrt.device)
-    if settings.tflite.preferred:
-        checks["prefer_tflite_model"] = _litert
     return checks
 
 
+def _findings_of_executors(settings: Settings) -> Iterator[Finding]:
+    for plugin in executor_plugins():
+        if plugin.check_flags is not None:
+            for found in plugin.check_flags(settings.executors):
+                yield Finding(found.severity, f"--{found.flag}", found.message)
+
+
 def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
-    """Yield warnings about what the server accepts: exposed files, expiring certificates, a missing OpenVINO."""
+    """Yield warnings about what the server accepts: exposed files and expiring certificates."""
     yield from (Finding("warning", f"--{name}", exposure) for name, exposure in exposures(settings).items())
-    if settings.openvino.use == "auto" and not OPENVINO.is_installed:
-        yield Finding("warning", "--openvino", OPENVINO.missing("the trials need").message)
     ssl_config = settings.listening.ssl_config_file
     if ssl_config is not None and "ssl_config_file" not in broken:
         tls = read_tls(ssl_config)
@@ -113,16 +114,3 @@ def _socket(path: str) -> str:
 def _vertex_routes(settings: Settings) -> str:
     vertex_paths(settings)
     return "no route has another meaning in the server"
-
-
-def _jax(device: str) -> str:
-    if not JAX.is_installed:
-        extra = {"tpu": "tpu", "gpu": "cuda"}[device]
-        raise HostError(f"Device programs need JAX: pip install 'tpuserve-server[{extra}]'.")
-    return "JAX is installed. This check does not look for the device"
-
-
-def _litert() -> str:
-    if not LITERT.is_installed:
-        raise HostError(f"TensorFlow Lite models need LiteRT: {LITERT.installation}.")
-    return "LiteRT is installed"

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from tpuserve_server.core.terms.setting import Section
-from tpuserve_server.executors.runtimes import RUNTIMES
+from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.startup.profiles import flag_text, profile_values
 from tpuserve_server.startup.settings import Flag, flags
 
@@ -102,7 +102,7 @@ class ServeCommand(click.Command):
             ctx, formatter, "TensorFlow Serving's flags that are refused", [o for o in unneeded if o.name in refused]
         )
         with formatter.section("Installed runtimes"):
-            formatter.write_dl([(runtime.name, runtime.state) for runtime in RUNTIMES])
+            formatter.write_dl([(plugin.runtime.name, plugin.runtime.state) for plugin in executor_plugins()])
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:

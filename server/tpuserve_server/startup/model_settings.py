@@ -106,6 +106,7 @@ class StorageSettings:
             "Models",
             "Directory for copies of versions from object stores.",
             shown_default="tpuserve in $XDG_CACHE_HOME or ~/.cache",
+            is_cache=True,
         ),
     ] = None
     storage_cache_max_bytes: Annotated[

@@ -8,15 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.storage import without_secrets
-from tpuserve_server.executors.openvino.options import OpenVinoOptions
-from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.access_log import AccessLog
 from tpuserve_server.observe.requests.observers import RequestWatcher
@@ -27,7 +22,7 @@ from tpuserve_server.startup.batching_parameters import read_batching_parameters
 from tpuserve_server.startup.model_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.startup.monitoring_config import read_metrics_path
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.startup.text_format import ConfigError, read
+from tpuserve_server.startup.text_format import ConfigError
 from tpuserve_server.versions.loading import LoadingOptions
 
 if TYPE_CHECKING:
@@ -36,10 +31,11 @@ if TYPE_CHECKING:
 
 def cache_dir(settings: Settings) -> Path:
     """Return the directory of copies of versions from object stores."""
-    return settings.storage.storage_cache_dir or _user_cache_dir() / "tpuserve"
+    return settings.storage.storage_cache_dir or user_cache_dir() / "tpuserve"
 
 
-def _user_cache_dir() -> Path:
+def user_cache_dir() -> Path:
+    """Return the directory of this user's caches."""
     if cache_home := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache_home)
     try:
@@ -48,37 +44,6 @@ def _user_cache_dir() -> Path:
         # A container's user may have neither HOME nor an entry in /etc/passwd, and most servers need no cache. The
         # directory is not below /tmp, because other users could put their models there.
         return Path("/var/cache")
-
-
-def pjrt_options(settings: Settings) -> PjrtOptions:
-    """Return the options of device programs, with a directory for compiled programs."""
-    directory = settings.pjrt.compilation_cache_dir or _user_cache_dir() / "tpuserve-compiled"
-    return replace(settings.pjrt, compilation_cache_dir=directory, allowed_calls=settings.safety.allowed_ops)
-
-
-def tensorflow_options(settings: Settings) -> TensorFlowOptions:
-    """Return the TensorFlow executor's options. Raises ConfigError if the session's file does not parse."""
-    file = settings.tensorflow.session_config_file
-    config = read(file, ConfigProto()) if file else None
-    return replace(settings.tensorflow, session_config=config, allowed_ops=settings.safety.allowed_ops)
-
-
-def tflite_options(settings: Settings) -> TfliteOptions:
-    """Return LiteRT's options, with TensorFlow's number of threads."""
-    threads = settings.tensorflow.intra_op_threads
-    return replace(settings.tflite, num_threads=threads, allowed_ops=settings.safety.allowed_ops)
-
-
-def openvino_options(settings: Settings) -> OpenVinoOptions:
-    """Return OpenVINO's options, with TensorFlow's number of threads, tags and precision."""
-    of = settings.tensorflow
-    return replace(
-        settings.openvino,
-        num_threads=of.intra_op_threads,
-        tags=of.tags,
-        bfloat16_kernels=of.bfloat16_kernels,
-        mixed_precision=of.mixed_precision == "bfloat16",
-    )
 
 
 def loading_options(settings: Settings) -> LoadingOptions:

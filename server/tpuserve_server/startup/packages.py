@@ -5,16 +5,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from tpuserve_server.core.terms.server_state import Build
+from tpuserve_server.executors.catalogue import executor_plugins
 
-_PACKAGES: Final = (
-    "tpuserve-server",
-    "tpuserve-formats",
-    "tensorflow",
-    "ai-edge-litert",
-    "openvino",
-    "jax",
-    "jaxlib",
-    "libtpu",
+_OWN: Final = ("tpuserve-server", "tpuserve-formats")
+_LIBRARIES: Final = (
     "numpy",
     "grpcio",
     "protobuf",
@@ -26,7 +20,8 @@ _PACKAGES: Final = (
 def installed_packages() -> dict[str, str]:
     """Return the version of each of these packages that is installed. Imports none of them."""
     found = {}
-    for name in _PACKAGES:
+    runtimes = [name for plugin in executor_plugins() for name in plugin.runtime.distributions]
+    for name in (*_OWN, *runtimes, *_LIBRARIES):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

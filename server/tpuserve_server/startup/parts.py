@@ -24,8 +24,7 @@ from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.core.terms.validation import ShapeRules
 from tpuserve_server.ensembles.loader import EnsembleLoader
 from tpuserve_server.ensembles.source import EnsembleSource
-from tpuserve_server.executors.choice import ExecutorChoice
-from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.choice import ChosenTracer, ExecutorChoice
 from tpuserve_server.hosts.certificates import CertificateWatch
 from tpuserve_server.hosts.limits import find_connection_limit
 from tpuserve_server.observe.logs.configuration import dropped_events

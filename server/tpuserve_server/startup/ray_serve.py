@@ -12,8 +12,10 @@ from ray import serve
 from ray.serve import Application
 from ray.serve import metrics as ray_metrics
 
+from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.observe.metrics.queue_waits import QueueWaits
+from tpuserve_server.startup.listening_settings import ListeningSettings
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels
 from tpuserve_server.startup.rule import ReplicaRule
 from tpuserve_server.startup.settings import Settings, flags
@@ -34,7 +36,8 @@ _NO_MODELS: Final = {"model_config_file": os.devnull, "allow_reload_without_mode
 # Flags of the listening and host sections that also apply in a replica.
 _APPLICABLE: Final = frozenset(("max_request_bytes", "rest_api_timeout_in_ms", "rest_api_enable_cors_support"))
 # The proxies of Ray Serve listen, and Ray drains replicas.
-_INAPPLICABLE: Final = frozenset(flag.name for flag in flags() if flag.group in ("listening", "host")) - _APPLICABLE
+_OF_HOST: Final = frozenset(flag.name for flag in flags() if flag.options in (ListeningSettings, HostOptions))
+_INAPPLICABLE: Final = _OF_HOST - _APPLICABLE
 
 
 def app(args: Mapping[str, Any]) -> Application:

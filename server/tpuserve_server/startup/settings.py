@@ -16,11 +16,8 @@ from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.terms.options import LoadOptions, ReloadOptions, ResponseCacheOptions, WatchdogOptions
 from tpuserve_server.core.terms.setting import Section, Setting
-from tpuserve_server.executors.openvino.options import OpenVinoOptions
-from tpuserve_server.executors.pjrt.options import PjrtOptions
-from tpuserve_server.executors.safety_options import SafetyOptions
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
-from tpuserve_server.executors.tflite.options import TfliteOptions
+from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.observe.logs.log_format import LogFormat
 from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
@@ -101,12 +98,8 @@ class Settings:
     response_cache: ResponseCacheOptions
     batching_source: BatchingSource
     batching: BatchingParameters
-    tensorflow: TensorFlowOptions
-    tflite: TfliteOptions
-    openvino: OpenVinoOptions
-    safety: SafetyOptions
+    executors: ExecutorOptions
     storage: StorageSettings
-    pjrt: PjrtOptions
     warmup: WarmupOptions
     server: ServerSettings
     metadata: MetadataOptions
@@ -129,19 +122,24 @@ class Settings:
         Raises:
             ServingError: values of one part conflict.
         """
-        return cls(**{group.name: make_options(group, values) for group in dataclasses.fields(cls)})
+        made = {options: make_options(options, values) for options in option_classes()}
+        executors = ExecutorOptions(tuple(made[options] for options in _executor_options()))
+        groups: dict[Any, Any] = {**made, ExecutorOptions: executors}
+        return cls(**{field.name: groups[field.type] for field in dataclasses.fields(cls)})
 
     def values(self) -> dict[str, Any]:
         """Return the value of each flag by name."""
-        return {flag.name: getattr(getattr(self, flag.group), flag.field) for flag in flags()}
+        groups = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        by_class = {type(each): each for each in (*groups, *self.executors.groups)}
+        return {flag.name: getattr(by_class[flag.options], flag.field) for flag in flags()}
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Flag: the field `field` of the options `group` in Settings, with the type and the default of that field."""
+    """Flag: the field `field` of the class `options`, with the type and the default of that field."""
 
     name: str
-    group: str
+    options: type[Any]
     field: str
     type: Any  # a type expression
     default: Any  # the value of any setting
@@ -160,21 +158,35 @@ class Flag:
 
 @cache
 def flags() -> tuple[Flag, ...]:
-    """Return every flag, in the order of `--help`."""
-    declared = [flag for group in dataclasses.fields(Settings) for flag in _flags_of(group)]
+    """Return every flag, in the order of `--help`. Raises ValueError if two executors declare one flag."""
+    declared = [flag for options in option_classes() for flag in _flags_of(options)]
+    names = [flag.name for flag in declared]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"Two parts declare the flag --{min(repeated)}. Rename the option of the executor.")
     sections = get_args(Section)
     return tuple(sorted(declared, key=lambda flag: sections.index(flag.setting.section)))
 
 
-def make_options(group: "dataclasses.Field[Any]", values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any options
+def option_classes() -> Iterator[Any]:
+    """Yield the class of each group of options."""
+    for field in dataclasses.fields(Settings):
+        if field.type is ExecutorOptions:
+            yield from _executor_options()
+        else:
+            yield field.type
+
+
+def make_options(options: type[Any], values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any options
     """Create one group of options from the values of its flags. Raises ServingError as the options' class does."""
-    options: Any = group.type  # the class of the group
-    return options(**{flag.field: values[flag.name] for flag in flags() if flag.group == group.name})
+    return options(**{flag.field: values[flag.name] for flag in flags() if flag.options is options})
 
 
-def _flags_of(group: "dataclasses.Field[Any]") -> Iterator[Flag]:
-    options: Any = group.type  # as above
+def _executor_options() -> tuple[type[Any], ...]:
+    return (*(plugin.options for plugin in executor_plugins()), SafetyOptions)
+
+
+def _flags_of(options: type[Any]) -> Iterator[Flag]:
     for field in dataclasses.fields(options):
         if get_origin(field.type) is Annotated:
             kind, setting = get_args(field.type)
-            yield Flag(setting.name or field.name, group.name, field.name, kind, field.default, setting)
+            yield Flag(setting.name or field.name, options, field.name, kind, field.default, setting)

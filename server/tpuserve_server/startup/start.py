@@ -176,10 +176,11 @@ def check_base_paths(base_paths: Models) -> None:
 
 
 def _find_version_file(base_path: str) -> str:
-    # The module imports pydantic, which only this error message needs.
-    from tpuserve_server.versions.parts import find_version_file
+    # A module imports pydantic, which only this error message needs.
+    from tpuserve_server.executors.catalogue import model_files
+    from tpuserve_server.versions.completeness import ModelFiles
 
-    return find_version_file(os.listdir(base_path))
+    return ModelFiles(model_files()).find_version_file(os.listdir(base_path))
 
 
 def model_config(models: Models) -> str:

@@ -1,6 +1,5 @@
 """Validation of settings from flags, the environment or another process. An error names every mistake."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.setting import Setting
 from tpuserve_server.startup.profiles import check_profile, profile_values
-from tpuserve_server.startup.settings import Flag, Settings, flags, make_options
+from tpuserve_server.startup.settings import Flag, Settings, flags, make_options, option_classes
 
 
 def read_settings(**values: Any) -> Settings:  # noqa: ANN401 - whatever comes, pydantic judges it
@@ -45,9 +44,9 @@ class _CheckedFlags(BaseModel):
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
     yield from check_profile(values)
-    for group in dataclasses.fields(Settings):
+    for options in option_classes():
         try:
-            make_options(group, values)
+            make_options(options, values)
         except ServingError as error:
             yield error.message
 

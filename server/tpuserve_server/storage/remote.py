@@ -17,8 +17,8 @@ from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.download import check_name, download
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.versions.completeness import ModelFiles
 from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, describe_size
-from tpuserve_server.versions.parts import find_version_file, missing_part
 
 _Query = TypeVar("_Query", bound=Hashable)
 _Result = TypeVar("_Result")
@@ -156,9 +156,10 @@ class RemoteStorage:
     and `_manifests` (by URI, with the listed object).
     """
 
-    def __init__(self, cache: VersionCache, *, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, cache: VersionCache, model_files: ModelFiles, *, patience_s: float = _PATIENCE_S) -> None:
         """Create the storage without connecting. `patience_s`: maximum wait of `find_versions` and `missing`."""
         self._cache = cache
+        self._model_files = model_files
         self._listings: Listings[str, Sequence[StoredObject] | None] = Listings(
             self._list_objects, patience_s=patience_s
         )
@@ -204,7 +205,7 @@ class RemoteStorage:
         }
         found = {f"{base}/{folder}": _Version(tuple(content)) for folder, content in by_folder.items()}
         wanted = {location.uri: found[location.uri] for location in locations.values()}
-        file = "" if wanted else find_version_file([stored.name for stored in objects])
+        file = "" if wanted else self._model_files.find_version_file([stored.name for stored in objects])
         if file:
             # The base path is itself a version.
             wanted = {base: _Version(tuple(objects))}
@@ -228,7 +229,7 @@ class RemoteStorage:
         version = self._version(location)
         if version.manifest is None:
             unfinished = _UNFINISHED if _is_unfinished(version) else ""
-            return unfinished or missing_part([item.name for item in version.objects]) or None
+            return unfinished or self._model_files.missing_part([item.name for item in version.objects]) or None
         manifest = self._manifest(location, version.manifest)
         if manifest is None:
             return f"{MANIFEST_FILE} is not a valid manifest"

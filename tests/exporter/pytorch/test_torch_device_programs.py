@@ -11,8 +11,8 @@ from tests.exporter.pytorch import modules
 from tests.support.fake_device import FakeClock
 from tpuserve_server.core.terms.servable import Executor, VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.pjrt import PjrtOptions
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 Export = Callable[..., Finished]

@@ -9,13 +9,13 @@ from tests.support.tflite_models import convert, save
 from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import Executor
 from tpuserve_server.executors.choice import ExecutorChoice
+from tpuserve_server.executors.openvino import OpenVinoOptions
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
-from tpuserve_server.executors.openvino.options import OpenVinoOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tflite import TfliteOptions
 from tpuserve_server.executors.tflite.candidate import PreferredTflite
-from tpuserve_server.executors.tflite.options import TfliteOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 SPEC = tf.TensorSpec([None, 2], tf.float32, "x")

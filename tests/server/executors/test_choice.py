@@ -20,13 +20,13 @@ from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
 from tpuserve_server.executors.choice import ExecutorChoice
+from tpuserve_server.executors.pjrt import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
-from tpuserve_server.executors.runtimes import TENSORFLOW, MissingRuntime
+from tpuserve_server.executors.plugin import MissingRuntime
+from tpuserve_server.executors.tensorflow import TENSORFLOW, TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)

@@ -15,8 +15,8 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.pjrt import Device, PjrtOptions
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 PJRT = ("pjrt", "mesh", "accelerator")

@@ -8,27 +8,32 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.executors.runtimes import RUNTIMES, TENSORFLOW, Runtime
+from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.executors.plugin import Runtime
+from tpuserve_server.executors.tensorflow import TENSORFLOW
 
-ABSENT = Runtime("Absent", "models of nobody", "no_such_package", "no-such-package", "absent")
+RUNTIMES = [plugin.runtime for plugin in executor_plugins()]
+ABSENT = Runtime("Absent", "models of nobody", "no_such_package", ("no-such-package",), "tpuserve-server[absent]")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
 def test_every_runtime_is_of_an_extra_of_the_server(runtime: Runtime) -> None:
     project = tomllib.loads((ROOT / "server/pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = project["optional-dependencies"][runtime.extra]
-    assert any(requirement.startswith(f"{runtime.distribution}>=") for requirement in requirements)
-    assert not any(requirement.startswith(runtime.distribution) for requirement in project["dependencies"])
+    requirements = project["optional-dependencies"][
+        runtime.requirement.removeprefix("tpuserve-server[").removesuffix("]")
+    ]
+    assert any(requirement.startswith(f"{runtime.distributions[0]}>=") for requirement in requirements)
+    assert not any(requirement.startswith(runtime.distributions[0]) for requirement in project["dependencies"])
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
 def test_an_installed_runtime_is_named_with_its_version(runtime: Runtime) -> None:
     assert runtime.is_installed
-    assert runtime.state == f"{version(runtime.distribution)}, for {runtime.runs}"
+    assert runtime.state == f"{version(runtime.distributions[0])}, for {runtime.runs}"
 
 
 def test_a_runtime_of_another_distribution_has_no_version() -> None:
-    assert Runtime("JSON", "nothing", "json", "no-such-package", "").state == "installed, for nothing"
+    assert Runtime("JSON", "nothing", "json", ("no-such-package",), "").state == "installed, for nothing"
 
 
 def test_a_missing_runtime_has_the_command_that_installs_it() -> None:

@@ -15,8 +15,8 @@ from tests.support.served_model import ServedModel
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 WHOLE_LINE, LINE_NUMBER = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.support.certificates import Authority
 from tests.support.device_programs import double_and_add, write_programs
-from tpuserve_server.executors.runtimes import TENSORFLOW
+from tpuserve_server.executors.tensorflow import TENSORFLOW
 from tpuserve_server.startup.command import serve
 
 

@@ -13,12 +13,14 @@ from tpuserve_server.storage.artifact import ArtifactStorage
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
-from tpuserve_server.versions.parts import find_version_file
+from tpuserve_server.versions.completeness import ModelFiles
+
+FILES = ModelFiles(("saved_model.pb",))
 
 
 def storage(tmp_path: Path, artifact: str) -> ArtifactStorage:
-    local = LocalStorage(lambda path: None, version_file=find_version_file)
-    by_scheme = StorageByScheme(local, RemoteStorage(VersionCache(tmp_path / "cache", 100)))
+    local = LocalStorage(lambda path: None, version_file=FILES.find_version_file)
+    by_scheme = StorageByScheme(local, RemoteStorage(VersionCache(tmp_path / "cache", 100), FILES))
     return ArtifactStorage(by_scheme, artifact, "AIP_STORAGE_URI")
 
 

@@ -13,13 +13,15 @@ from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.remote import RemoteStorage
-from tpuserve_server.versions.parts import find_version_file
+from tpuserve_server.versions.completeness import ModelFiles
+
+FILES = ModelFiles(("saved_model.pb",))
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> StorageByScheme:
-    local = LocalStorage(lambda path: None, version_file=find_version_file)
-    return StorageByScheme(local, RemoteStorage(VersionCache(tmp_path / "cache", 100)))
+    local = LocalStorage(lambda path: None, version_file=FILES.find_version_file)
+    return StorageByScheme(local, RemoteStorage(VersionCache(tmp_path / "cache", 100), FILES))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.object_store import ObjectStore
 from tpuserve_server.storage.objects import StoredObject
 from tpuserve_server.storage.remote import RemoteStorage, StoreUnavailable
+from tpuserve_server.versions.completeness import ModelFiles
+
+FILES = ModelFiles(("saved_model.pb",))
 
 PARTS = {
     "saved_model.pb": b"graph",
@@ -35,7 +38,7 @@ def base(store: RunningStore, tmp_path: Path) -> str:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[RemoteStorage]:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=100)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), FILES, patience_s=100)
     yield storage
     storage.close()
 
@@ -159,7 +162,7 @@ def test_a_version_with_a_manifest_is_whole_when_all_it_lists_is_there(
 def test_a_manifest_that_does_not_come_keeps_the_poller_no_longer_than_a_listing(
     store: RunningStore, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=0.2)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), FILES, patience_s=0.2)
     put_version(store, f"{base}/1", with_manifest(PARTS))
     location = poll_until_found(storage, store, base)[1]
     answers = threading.Event()
@@ -262,13 +265,13 @@ def test_a_restart_loads_from_the_cache(
     path = storage.fetch(find(storage, store, base)[1])
     storage.release(path)
     with caplog.at_level(logging.INFO, "tpuserve_server.storage"):
-        again = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), patience_s=100)
+        again = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), FILES, patience_s=100)
         assert again.fetch(find(again, store, base)[1]) == path
     assert "Copying" not in caplog.text
 
 
 def test_a_version_larger_than_the_cache_says_so(store: RunningStore, base: str, tmp_path: Path) -> None:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10), patience_s=100)
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10), FILES, patience_s=100)
     put_version(store, f"{base}/1")
     with pytest.raises(ResourceExhausted, match="15 bytes, more than the limit of the storage cache: 10"):
         storage.fetch(find(storage, store, base)[1])
@@ -305,7 +308,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(
 def test_a_store_that_goes_away_is_an_error_of_its_base_path_until_it_returns(
     store: RunningStore, base: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6))
+    storage = RemoteStorage(VersionCache(tmp_path / "cache", 10**6), FILES)
     put_version(store, f"{base}/1")
     location = poll_until_found(storage, store, base)[1]
     store.stop()

@@ -27,8 +27,8 @@ from tpuserve_server.core.terms.errors import (
 )
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions.warmup import RECORDS_PATH, WarmupCount, warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
 

@@ -23,6 +23,7 @@ class Setting:
     - `shown_default`: the default in `--help`, if the value alone is not clear.
     - `variables`: more environment variables.
     - `at_least`, `at_most`, `below`, `min_length`: bounds of the value.
+    - `is_cache`: the server writes to the directory. A start warns if it cannot.
     - `parse`: converts the flag's text to the value. Raises ValueError.
     """
 
@@ -35,4 +36,5 @@ class Setting:
     at_most: float | None = None
     below: float | None = None
     min_length: int | None = None
+    is_cache: bool = False
     parse: Callable[[str], Any] | None = None

@@ -17,12 +17,11 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
-from tpuserve_server.executors.candidate import Candidate
-from tpuserve_server.executors.chosen_servable import ChosenServable
-from tpuserve_server.executors.openvino.options import OpenVinoOptions
-from tpuserve_server.executors.runtimes import OPENVINO, MissingRuntime
+from tpuserve_server.executors.candidate import Candidate, ChosenServable
+from tpuserve_server.executors.openvino import OPENVINO, OpenVinoOptions
+from tpuserve_server.executors.plugin import MissingRuntime
+from tpuserve_server.executors.tensorflow import DEFAULT_TAGS
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import DEFAULT_TAGS
 from tpuserve_server.executors.tensorflow.run_graph import needed_nodes
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 

@@ -16,11 +16,9 @@ from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Inte
 from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.candidate import Refusal
-from tpuserve_server.executors.chosen_servable import ChosenServable
+from tpuserve_server.executors.candidate import ChosenServable, Refusal
+from tpuserve_server.executors.pjrt import JAX, Device, PjrtOptions
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
-from tpuserve_server.executors.pjrt.options import Device, PjrtOptions
-from tpuserve_server.executors.runtimes import JAX
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.pjrt.executor import PjrtExecutor

@@ -27,10 +27,9 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgumen
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
-from tpuserve_server.executors.tensorflow import c_api
+from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 from tpuserve_server.executors.tensorflow.repeatability import READS, find_unrepeatable
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph, RunNode

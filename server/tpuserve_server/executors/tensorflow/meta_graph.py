@@ -14,7 +14,7 @@ from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo, TensorP
 from tpuserve_formats.tensor_proto import decode_tensor
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, RowSplits, Signature, TensorSpec
-from tpuserve_server.executors.runtimes import TENSORFLOW
+from tpuserve_server.executors.tensorflow import TENSORFLOW
 from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, Internal
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions, Tracer
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.runtimes import TENSORFLOW
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TENSORFLOW, TensorFlowOptions
 from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorflow_modules
 
 # TensorFlow's profiler session in this process. Only this module uses its private binding.

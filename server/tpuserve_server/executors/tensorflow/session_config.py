@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tpuserve_formats.messages.official import ConfigProto, RewriterConfig, RunOptions
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 
 # Value of RunOptions.inter_op_thread_pool that runs operations on the calling thread.
 IN_CALLERS_THREAD = -1

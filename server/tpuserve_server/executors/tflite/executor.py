@@ -13,8 +13,8 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgumen
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
+from tpuserve_server.executors.tflite import TfliteOptions
 from tpuserve_server.executors.tflite.model import TfliteModel
-from tpuserve_server.executors.tflite.options import TfliteOptions
 
 # Refusal of TensorFlow Lite models with unknown custom operations, or with data in other files.
 #

@@ -23,10 +23,10 @@ from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.openvino import OpenVinoOptions
 from tpuserve_server.executors.openvino.candidate import TensorFlowOrOpenVino
-from tpuserve_server.executors.openvino.options import OpenVinoOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 from tpuserve_server.versions.manifest import missing_file
 

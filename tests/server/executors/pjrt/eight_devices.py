@@ -13,8 +13,8 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.servable import Executor, VersionFiles
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.pjrt import PjrtOptions
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 

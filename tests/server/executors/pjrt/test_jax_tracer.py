@@ -14,13 +14,12 @@ from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.tracer import TraceOptions
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.choice import ExecutorChoice
-from tpuserve_server.executors.chosen_tracer import ChosenTracer
+from tpuserve_server.executors.choice import ChosenTracer, ExecutorChoice
+from tpuserve_server.executors.pjrt import PjrtOptions
 from tpuserve_server.executors.pjrt.candidate import DevicePrograms
-from tpuserve_server.executors.pjrt.options import PjrtOptions
 from tpuserve_server.executors.pjrt.tracer import JaxTracer
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 # Set this before JAX starts, or it searches for a TPU.

@@ -31,10 +31,10 @@ from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.pjrt import PjrtOptions
 from tpuserve_server.executors.pjrt.executor import PjrtExecutor
-from tpuserve_server.executors.pjrt.options import PjrtOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 ID = ServableId("m", 1)

@@ -11,8 +11,8 @@ from tests.support.saved_models import save_function, save_half_plus_two, save_m
 from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 X = tf.TensorSpec([None, 2], tf.float32, "x")
 TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)

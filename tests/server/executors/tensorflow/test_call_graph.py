@@ -11,9 +11,9 @@ from tpuserve_formats.safety.graph import read_graphs
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.executor import check_calls as check_calls_of
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 
 LEVELS = 40
 

@@ -11,8 +11,8 @@ from tpuserve_server.core.batching.arrays import BatchBuffers, empty_batch
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
 
 

@@ -12,10 +12,10 @@ from tpuserve_formats.messages.fields import field_contents
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 from tpuserve_server.executors.tensorflow.least_sizes import find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.run_graph import RunGraph
 
 IMAGES = tf.TensorSpec([None, None, None, 3], tf.float32, "x")

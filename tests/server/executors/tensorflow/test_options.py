@@ -1,6 +1,6 @@
 """Tests for the threads of TensorFlow's sessions, as one setting or as two."""
 
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 
 
 def test_session_parallelism_stands_for_both_kinds_of_threads() -> None:

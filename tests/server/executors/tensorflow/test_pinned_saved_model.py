@@ -13,8 +13,8 @@ from tests.support.saved_models import as_text, save_half_plus_two
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 
 

@@ -13,9 +13,8 @@ from tpuserve_formats.messages.official import CallableOptions, ConfigProto
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.tensorflow import c_api
+from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 from tpuserve_server.executors.tensorflow.session_config import run_options, session_config
 
@@ -90,7 +89,7 @@ import numpy as np
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
 
 executor = TensorFlowExecutor(TensorFlowOptions(inter_op_parallelism=2))

@@ -11,9 +11,8 @@ from tests.support.saved_models import as_text, save_function, save_half_plus_tw
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.tensorflow import executor
+from tpuserve_server.executors.tensorflow import TensorFlowOptions, executor
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.screening import check_operations
 
 

@@ -18,7 +18,7 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.executors.tensorflow.options import TensorFlowOptions
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 
 executor = TensorFlowOnDemand(TensorFlowOptions(), HostMemory())

@@ -11,8 +11,8 @@ from tests.support.tflite_models import convert, flex_map, half_plus_two, save, 
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.executors.tflite import TfliteOptions
 from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
-from tpuserve_server.executors.tflite.options import TfliteOptions
 
 
 @pytest.fixture(scope="module")
