@@ -19,6 +19,8 @@ OIP_CLIENTS := .oip-clients
 TEST_PROCESSES ?= 2
 # The tests of `make test` by their markers.
 TESTS ?= not rest and not nightly and not deployment
+# The slow tests often wait for servers and loads, so a third process uses the two cores. All processes take 9 GB.
+CI_PROCESSES ?= 3
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
@@ -165,7 +167,7 @@ test: setup lint layers ## Check format, lint, types and layers, and run most te
 
 # Runs all tests in one pytest, so that each process collects them once.
 test-ci: setup lint layers ## Run `make test` and the tests of tests/rest.txt, as .ci/run does: under 15 minutes on 2 cores
-	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment"
+	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment" TEST_PROCESSES=$(CI_PROCESSES)
 
 # TESTS="not nightly and not deployment" adds the slow tests. pytest's exit status 5 means that it selected no test.
 test-changed: setup ## Run the tests of `make test` that depend on what changed since BASE=main

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.free_ports import free_ports
-from tpuserve_client import Client, State
+from tpuserve_client import Client, DeadlineExceeded, State
 
 EXECUTABLE = Path(sys.executable).with_name("tpuserve-serve")
 START_TIMEOUT_S = 300.0
@@ -109,8 +109,7 @@ def run_in_environment(
     server = RunningServer(process, model, f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{rest_port}", log)
     try:
         if credentials is None:
-            with Client(server.grpc, headers=headers) as client:
-                client.wait_until_ready(START_TIMEOUT_S, model)
+            _wait_until_ready(server, headers)
         else:
             _wait_until_healthy(server.grpc, credentials)
         yield server
@@ -123,6 +122,18 @@ def run_in_environment(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _wait_until_ready(server: RunningServer, headers: Mapping[str, str] | None) -> None:
+    end_s = time.monotonic() + START_TIMEOUT_S
+    with Client(server.grpc, headers=headers) as client:
+        while True:
+            try:
+                return client.wait_until_ready(5.0, server.model)
+            except DeadlineExceeded:
+                assert server.process.poll() is None, f"the server ended: {server.log.read_text()}"
+                if time.monotonic() > end_s:
+                    raise
 
 
 def _wait_until_healthy(address: str, credentials: grpc.ChannelCredentials) -> None:

@@ -12,7 +12,12 @@ from examples.profile import run
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("flags", "folder", "operation"), [((), "tensorflow", "Conv2D"), (("--device-programs",), "pjrt", "fusion")]
+    ("flags", "folder", "operation"),
+    [
+        (("--device-programs",), "pjrt", "fusion"),
+        # tests/e2e/test_profiler.py records TensorFlow too.
+        pytest.param((), "tensorflow", "Conv2D", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_example_prints_the_batches_and_the_operations(
     flags: tuple[str, ...], folder: str, operation: str, tmp_path: Path
