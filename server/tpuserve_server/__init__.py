@@ -11,16 +11,15 @@ Example::
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpuserve_server.startup.errors import StartFailed
     from tpuserve_server.startup.running_server import RunningServer
-    from tpuserve_server.startup.start import start
+    from tpuserve_server.startup.start import StartFailed, start
 
 __all__ = ["start", "RunningServer", "StartFailed"]
 
 _MODULES = {
     "start": "tpuserve_server.startup.start",
     "RunningServer": "tpuserve_server.startup.running_server",
-    "StartFailed": "tpuserve_server.startup.errors",
+    "StartFailed": "tpuserve_server.startup.start",
 }
 
 

@@ -21,7 +21,7 @@ from tests.support.certificates import Authority
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client, Tls
-from tpuserve_server.startup.profiles import profile_values
+from tpuserve_server.startup.validation import profile_values
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 

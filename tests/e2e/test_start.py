@@ -98,7 +98,7 @@ def test_caches_that_cannot_be_written_are_named_at_the_start(tmp_path: Path) ->
     flags = ("--rest_api_port=0", f"--storage_cache_dir={file}", f"--compilation_cache_dir={file}/compiled")
     with started("tpuserve-serve", port, f"--model_base_path={tmp_path}/absent", *flags) as server:
         server.wait_for("tpuserve is listening")
-        warnings = [line for line in server.lines if "WARNING tpuserve_server.startup.cache_directories" in line]
+        warnings = [line for line in server.lines if "WARNING tpuserve_server.startup.file_checks" in line]
         assert [line.partition(": ")[2] for line in warnings] == [
             f"--storage_cache_dir: '{file}' is not a directory. Choose another path.",
             f"--compilation_cache_dir: '{file}' is not a directory. Choose another path.",

@@ -27,14 +27,12 @@ from tpuserve_server.hosts.application import Listening
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.protocols.guard import Rule
-from tpuserve_server.startup import text_format
-from tpuserve_server.startup.banner import print_banner
-from tpuserve_server.startup.credentials import open_credentials
+from tpuserve_server.startup import config_files
+from tpuserve_server.startup.config_files import ConfigError, open_credentials
 from tpuserve_server.startup.options import user_cache_dir
 from tpuserve_server.startup.parts import Edge, FrontEnds, Loading, Models, Observation
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.startup.start_report import report_start
-from tpuserve_server.startup.text_format import ConfigError
+from tpuserve_server.startup.start_report import print_banner, report_start
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +69,7 @@ class Backend:
 
 def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
     return ExecutorChoice.of(
-        ExecutorContext(settings.executors, metrics, clock, HostMemory(), user_cache_dir(), text_format.read)
+        ExecutorContext(settings.executors, metrics, clock, HostMemory(), user_cache_dir(), config_files.read)
     )
 
 

@@ -8,8 +8,9 @@ keep_freed_memory()
 import logging
 import os
 import posixpath
+import resource
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -20,23 +21,23 @@ from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.grpc_arguments import unknown
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.observe.logs.logger_names import COMMAND
-from tpuserve_server.startup.batching_parameters import read_batching_parameters
-from tpuserve_server.startup.cache_directories import warn_of_cache_directories
-from tpuserve_server.startup.core_dumps import disable_core_dumps
-from tpuserve_server.startup.credentials import open_credentials
-from tpuserve_server.startup.finding import Finding, format_json, format_text, has_errors
+from tpuserve_server.startup.config_files import (
+    ConfigError,
+    open_credentials,
+    read_batching_parameters,
+    read_metrics_path,
+)
+from tpuserve_server.startup.file_checks import warn_of_cache_directories, warn_of_exposed_files
 from tpuserve_server.startup.flag_command import notices, serve_command, source_variable
 from tpuserve_server.startup.listening import host_options
-from tpuserve_server.startup.model_settings import BASE_ROOT_VARIABLE
-from tpuserve_server.startup.monitoring_config import read_metrics_path
-from tpuserve_server.startup.profiles import describe_profile
-from tpuserve_server.startup.secret_files import warn_of_exposed_files
+from tpuserve_server.startup.server_settings import BASE_ROOT_VARIABLE
 from tpuserve_server.startup.settings import SETTINGS_VARIABLE, Settings
-from tpuserve_server.startup.text_format import ConfigError
-from tpuserve_server.startup.validation import read_settings, settings_json
+from tpuserve_server.startup.validation import describe_profile, read_settings, settings_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+    from tpuserve_server.startup.configuration_check import Finding
 
 logger = logging.getLogger(__name__)
 command_log = logging.getLogger(COMMAND)
@@ -111,18 +112,21 @@ def _validate(**values: Any) -> Settings:  # noqa: ANN401 - validated here
 
 def _check(values: Mapping[str, Any], *, as_json: bool) -> NoReturn:
     """Print the findings on the configuration, and exit with 0, or with 2 after an error."""
+    # It imports most of the server.
+    from tpuserve_server.startup.configuration_check import format_json, format_text, has_errors
+
     findings = _findings(values)
     click.echo(format_json(findings) if as_json else format_text(findings))
     sys.exit(2 if has_errors(findings) else 0)
 
 
-def _findings(values: Mapping[str, Any]) -> list[Finding]:
+def _findings(values: Mapping[str, Any]) -> "list[Finding]":
     """Return the errors of the flags, then the findings on the configuration from the valid flags."""
-    from tpuserve_server.startup.configuration import check_configuration
+    from tpuserve_server.startup.configuration_check import Finding, check_configuration
 
     set_values = {name: value for name, value in values.items() if value is not None}
     try:
-        return check_configuration(read_settings(**set_values), _check_models)
+        return check_configuration(read_settings(**set_values))
     except ValidationError as error:
         errors = error.errors()
     findings = [Finding("error", "flags", line) for one in errors for line in _explain(one).splitlines()]
@@ -130,14 +134,6 @@ def _findings(values: Mapping[str, Any]) -> list[Finding]:
     valid = {name: value for name, value in set_values.items() if name not in invalid}
     # An error about a combination of flags names no flag, so the check ends there.
     return [*findings, *_findings(valid)] if invalid else findings
-
-
-def _check_models(settings: Settings) -> Iterator[Finding]:
-    # These import most of the server.
-    from tpuserve_server.startup.build import build_model_check
-    from tpuserve_server.startup.start_models import model_config_file, read_models
-
-    return build_model_check(settings).findings(read_models(settings.models, model_config_file(settings.models)))
 
 
 def _explain(error: "ErrorDetails") -> str:
@@ -165,7 +161,7 @@ def _check_files(settings: Settings) -> None:
         read_metrics_path(settings.server.monitoring_config_file)
     if settings.listening.has_vertex_routes:
         # This imports the front-ends' value types and numpy.
-        from tpuserve_server.startup.vertex import vertex_paths
+        from tpuserve_server.startup.options import vertex_paths
 
         vertex_paths(settings)
 
@@ -177,8 +173,17 @@ def _run(settings: Settings) -> int:
     if described := describe_profile(settings.server.profile):
         logger.info("Profile %s: %s", settings.server.profile, described)
     if options.tls is not None:
-        disable_core_dumps()
+        _disable_core_dumps()
     return supervisor.run("tpuserve_server.startup.serve", options, {SETTINGS_VARIABLE: settings_json(settings)})
+
+
+def _disable_core_dumps() -> None:
+    """Keep this process and its children from writing core dumps, which contain the key and the requests in memory.
+
+    To get one nevertheless, run `prlimit --core=unlimited --pid PID` as the server's user.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 serve = serve_command(_serve, _EPILOG)

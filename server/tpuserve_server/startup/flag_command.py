@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from tpuserve_server.core.terms.setting import Section
 from tpuserve_server.executors.catalogue import executor_plugins
-from tpuserve_server.startup.profiles import flag_text, profile_values
 from tpuserve_server.startup.settings import Flag, flags
+from tpuserve_server.startup.validation import flag_text, profile_values
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.tls import TlsOptions
-from tpuserve_server.startup.listening_settings import ListeningSettings
-from tpuserve_server.startup.secret_files import find_exposure
-from tpuserve_server.startup.ssl_config import read_ssl_config
-from tpuserve_server.startup.text_format import ConfigError
+from tpuserve_server.startup.config_files import ConfigError, read
+from tpuserve_server.startup.file_checks import find_exposure
+from tpuserve_server.startup.server_settings import ListeningSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,3 +57,31 @@ def read_tls(path: Path) -> TlsOptions:
     """Read the texts of an SSLConfig without checking them. Raises ConfigError if the file cannot be used."""
     config = read_ssl_config(path)
     return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")
+
+
+@dataclass(frozen=True, slots=True)
+class SslConfig:
+    """PEM texts, not validated. `client_ca` is None if clients need no certificate."""
+
+    server_key: str = field(repr=False)
+    server_cert: str = field(repr=False)
+    client_ca: str | None = field(repr=False)
+
+
+def read_ssl_config(path: Path) -> SslConfig:
+    """Read the SSLConfig at `path`. Blocks.
+
+    Like upstream (model_servers/server.cc), this ignores custom_ca without client_verify. Upstream accepts
+    client_verify without custom_ca, and then trusts any public authority. This server reports an error instead, because
+    an operator hardly intends that.
+
+    Raises:
+        ConfigError: the file cannot be read, is not an SSLConfig, or lacks a required field.
+    """
+    config = read(path, SSLConfig(), secret=True)
+    needed = ["server_key", "server_cert", *(["custom_ca"] if config.client_verify else [])]
+    if missing := [name for name in needed if not getattr(config, name)]:
+        after = ", which client_verify requires" if missing == ["custom_ca"] else ""
+        raise ConfigError(f"SSLConfig '{path}' lacks {' and '.join(missing)}{after}")
+    client_ca = config.custom_ca if config.client_verify else None
+    return SslConfig(config.server_key, config.server_cert, client_ca)

@@ -2,16 +2,18 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
-from tpuserve_server.core.models.change_record import ChangeRecord
+from tpuserve_server.core.models.change_record import ChangeRecord, Changes
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
-from tpuserve_server.startup.text_format import ConfigError, parse, read_text
-from tpuserve_server.wire.model_server_config import model_configs
+from tpuserve_server.startup.config_files import ConfigError, parse, read_text
+from tpuserve_server.startup.server_settings import ModelSettings
+from tpuserve_server.wire.model_server_config import decode_reload_request, model_configs
 
 _log = logging.getLogger(__name__)
 
@@ -127,3 +129,44 @@ class ModelConfigFile:
         if reason != self._complaint:
             self._complaint = reason
             _log.error("Model configuration file refused; the server keeps the previous configuration: %s", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StartModels:
+    """The operator's models, and the changes that clients made in the process before.
+
+    `reloaded` are the models of a client's reload, or None if there was none.
+    """
+
+    configs: Sequence[ModelConfig]
+    changes: Changes
+    reloaded: Sequence[ModelConfig] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models that the server starts with."""
+        given = self.configs if self.reloaded is None else self.reloaded
+        return [config.name for config in given if config.name not in self.changes.unloaded]
+
+
+def model_config_file(models: ModelSettings, record: ChangeRecord | None = None) -> ModelConfigFile | None:
+    """Return the file of the models, or None if flags configure a single model. Reads nothing."""
+    if models.model_config_file is None:
+        return None
+    poll_wait_s = models.model_config_file_poll_wait_seconds
+    return ModelConfigFile(models.model_config_file, poll_wait_s=poll_wait_s, record=record)
+
+
+def read_start_models(models: ModelSettings, file: ModelConfigFile | None, record: ChangeRecord | None) -> StartModels:
+    """Return the models to start with. Raises ConfigError for an unusable file."""
+    configs = read_models(models, file)
+    changes = Changes() if record is None else record.read("" if file is None else file.text)
+    reloaded = None if changes.request is None else decode_reload_request(changes.request)
+    return StartModels(configs, changes, reloaded)
+
+
+def read_models(models: ModelSettings, file: ModelConfigFile | None) -> Sequence[ModelConfig]:
+    """Return the models of the file, or the single model. Raises ConfigError for an unusable file."""
+    if file is not None:
+        return file.read()
+    return [ModelConfig(models.model_name, models.model_base_path or models.model_artifact_uri or "")]

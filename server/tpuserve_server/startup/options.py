@@ -1,28 +1,42 @@
 """Options that need more than one part's settings: files that settings name, directories, settings of other parts.
 
-`startup/app.py` calls these functions. A part that needs only its own settings gets them unchanged.
+The parts of `startup/parts.py` are built from them. A part that needs only its own settings gets them unchanged.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_formats.signing.errors import BadKey
+from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.storage import without_secrets
+from tpuserve_server.executors.catalogue import model_files
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.access_log import AccessLog
 from tpuserve_server.observe.requests.observers import RequestWatcher
 from tpuserve_server.observe.tracing.export_error import ExportError
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing, open_tracing
 from tpuserve_server.protocols.rest import RestOptions
-from tpuserve_server.startup.batching_parameters import read_batching_parameters, read_model_batching_parameters
-from tpuserve_server.startup.model_settings import BASE_ROOT_VARIABLE
-from tpuserve_server.startup.monitoring_config import read_metrics_path
+from tpuserve_server.protocols.vertex.paths import VertexPaths
+from tpuserve_server.startup.config_files import (
+    ConfigError,
+    read_batching_parameters,
+    read_metrics_path,
+    read_model_batching_parameters,
+)
+from tpuserve_server.startup.model_config_file import ModelConfigFile
+from tpuserve_server.startup.server_settings import ARTIFACT_SETTING, BASE_ROOT_VARIABLE
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.startup.text_format import ConfigError
+from tpuserve_server.storage.artifact import ArtifactStorage
+from tpuserve_server.storage.by_scheme import StorageByScheme
+from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.remote import RemoteStorage
+from tpuserve_server.versions.completeness import ModelFiles
 from tpuserve_server.versions.loading import LoadingOptions
 
 if TYPE_CHECKING:
@@ -103,3 +117,57 @@ def request_tracing(settings: Settings, clock: Clock, metrics: PrometheusMetrics
 def access_log(settings: Settings) -> tuple[RequestWatcher, ...]:
     """Return the log of requests, or nothing if it is off."""
     return () if settings.access_log.requests == "off" else (AccessLog(settings.access_log),)
+
+
+def model_storage(settings: Settings, remote: RemoteStorage) -> StorageByScheme | ArtifactStorage:
+    """Return the storage of base paths: directories, and object stores through `remote`."""
+    files = ModelFiles(model_files())
+    storage = StorageByScheme(LocalStorage(files.missing, version_file=files.find_version_file), remote)
+    artifact = settings.models.model_artifact_uri
+    return storage if artifact is None else ArtifactStorage(storage, artifact, ARTIFACT_SETTING)
+
+
+def remote_storage(settings: Settings) -> RemoteStorage:
+    """Return the storage of versions in object stores, with the cache of their copies."""
+    cache = VersionCache(cache_dir(settings), settings.storage.storage_cache_max_bytes)
+    return RemoteStorage(cache, ModelFiles(model_files()))
+
+
+def vertex_paths(settings: Settings) -> VertexPaths | None:
+    """Return the paths, or None if no route is set. Reads the model configuration file; blocks.
+
+    The model is the only one at the start, or the one that `model_name` names. It does not change with the
+    configuration, so that the guard and the handler of a request always see the same model.
+
+    Raises:
+        ConfigError: a route has another meaning, no model is certain, or a file cannot be used.
+    """
+    listening = settings.listening
+    if not listening.has_vertex_routes:
+        return None
+    metrics_path = rest_options(settings).metrics_path
+    model = _model(settings, listening.predict_route[0])
+    try:
+        return VertexPaths.of(
+            model, listening.health_route, listening.predict_route, [metrics_path] if metrics_path else []
+        )
+    except InvalidArgument as error:
+        raise ConfigError(error.message) from None
+
+
+def _model(settings: Settings, setting: str) -> str:
+    name, names = settings.models.model_name, _names(settings)
+    if name in names or settings.listening.vertex_predict_route is None:
+        return name
+    if len(names) == 1:
+        return names[0]
+    raise ConfigError(
+        f"{setting} serves one model, and the configuration has {len(names)}. Set --model_name to one of them"
+    )
+
+
+def _names(settings: Settings) -> Sequence[str]:
+    file = settings.models.model_config_file
+    if file is None:
+        return [settings.models.model_name]
+    return [config.name for config in ModelConfigFile(file, poll_wait_s=0).read()]

@@ -52,21 +52,20 @@ from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import rest_app
 from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.protocols.vertex.routes import VertexRoutes
-from tpuserve_server.startup.changed_flags import changed_flags
-from tpuserve_server.startup.model_config_file import ModelConfigFile
+from tpuserve_server.startup.build_facts import build_info, changed_flags, installed_packages
+from tpuserve_server.startup.model_config_file import ModelConfigFile, StartModels, model_config_file, read_start_models
 from tpuserve_server.startup.options import (
     access_log,
     loading_options,
+    model_storage,
     reload_roots,
+    remote_storage,
     request_tracing,
     required_signatures,
     rest_options,
+    vertex_paths,
 )
-from tpuserve_server.startup.packages import build_info, installed_packages
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.startup.start_models import StartModels, model_config_file, read_start_models
-from tpuserve_server.startup.storage import model_storage, remote_storage
-from tpuserve_server.startup.vertex import vertex_paths
 from tpuserve_server.storage.artifact import ArtifactStorage
 from tpuserve_server.storage.by_scheme import StorageByScheme
 from tpuserve_server.storage.remote import RemoteStorage

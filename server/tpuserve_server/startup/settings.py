@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Self, get_args, get_origin
 
 from tpuserve_server.access.options import IdentityOptions
@@ -19,7 +18,6 @@ from tpuserve_server.core.terms.setting import Section, Setting
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.observe.logs.log_format import LogFormat
 from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
 from tpuserve_server.observe.tracing.options import TracingOptions
@@ -27,61 +25,14 @@ from tpuserve_server.protocols.console.options import ConsoleOptions
 from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.oip.options import MetadataOptions, SharedMemoryOptions
 from tpuserve_server.startup.flag_help import HELP, SHOWN_DEFAULTS
-from tpuserve_server.startup.listening_settings import ListeningSettings
-from tpuserve_server.startup.model_settings import BatchingSource, ModelSettings, StorageSettings
-from tpuserve_server.startup.profiles import Profile
+from tpuserve_server.startup.server_settings import (
+    BatchingSource,
+    ListeningSettings,
+    ModelSettings,
+    ServerSettings,
+    StorageSettings,
+)
 from tpuserve_server.versions.warmup_options import WarmupOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Settings that `startup/app.py` uses, or passes to more than one part."""
-
-    profile: Annotated[
-        Profile,
-        Setting(
-            "Listening",
-            "Defaults of other flags. edge: for clients on the open internet; needs --ssl_config_file and a flag of "
-            "Access.",
-        ),
-    ] = "default"
-    device_slots: Annotated[
-        int,
-        Setting(
-            "Batching",
-            "Maximum number of batches of all models that run at the same time; 0: no limit while all models have the "
-            "same scheduling_weight, otherwise the number of cores.",
-            at_least=0,
-        ),
-    ] = 0
-    enable_signature_method_name_check: Annotated[
-        bool, Setting("Runtime", "Check a signature's method_name in Classify and Regress.")
-    ] = False
-    enable_serialization_as_tensor_content: Annotated[
-        bool, Setting("Runtime", "Send tensors of gRPC Predict as tensor_content instead of typed fields.")
-    ] = False
-    lenient_shapes: Annotated[
-        bool,
-        Setting(
-            "Runtime",
-            "Pass inputs to a model whose rank or dimensions differ from its signature, as TensorFlow Serving does. "
-            "Some operations end the server's process for them.",
-        ),
-    ] = False
-    monitoring_config_file: Annotated[
-        Path | None, Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus.")
-    ] = None
-    enable_profiler: Annotated[bool, Setting("Operations", "Serve TensorBoard's profiler on the gRPC port.")] = True
-    log_format: Annotated[
-        LogFormat,
-        Setting(
-            "Operations",
-            "Format of the server's log: lines of text, colored lines for a console, or JSON. auto: console on a "
-            "terminal, otherwise text.",
-            variables=("TPUSERVE_LOG_FORMAT",),
-        ),
-    ] = "auto"
-
 
 # Environment variable in which the supervisor passes the settings to the serving process.
 SETTINGS_VARIABLE = "TPUSERVE_EMBEDDED_SETTINGS"

@@ -18,11 +18,21 @@ from typing import Any, TypeAlias
 from tpuserve_server.core.models.base_path import describe_without_version
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.hosts.application import Listening
-from tpuserve_server.startup.errors import StartFailed
-from tpuserve_server.startup.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer
-from tpuserve_server.startup.server_process import ServerProcess
+from tpuserve_server.startup.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer, ServerProcess
 from tpuserve_server.startup.settings import flags
 from tpuserve_server.startup.start_report import START_REPORT_VARIABLE, StartReport
+
+
+class StartFailed(Exception):
+    """Error of a server that did not become ready. The server is stopped.
+
+    The message names the model or the setting, and the reason. `log` is the server's complete log.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
 
 Show: TypeAlias = Callable[[str], None]
 

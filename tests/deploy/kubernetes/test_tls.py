@@ -11,7 +11,7 @@ from tests.deploy.manifests import parse_flags
 from tests.deploy.pod_server import run_container
 from tests.support.certificates import Authority
 from tests.support.saved_models import save_mlp, write_manifest
-from tpuserve_server.startup.secret_file import describe_exposure
+from tpuserve_server.startup.file_checks import describe_exposure
 
 BUILT = build(OVERLAYS / "tls")
 (DEPLOYMENT,) = of_kind(BUILT, "Deployment").values()

@@ -8,11 +8,15 @@ from google.protobuf import text_format
 
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
-from tpuserve_server.startup.batching_parameters import read_batching_parameters
+from tpuserve_server.startup.config_files import (
+    ConfigError,
+    parse,
+    read_batching_parameters,
+    read_metrics_path,
+    read_text,
+)
+from tpuserve_server.startup.listening import read_ssl_config
 from tpuserve_server.startup.model_config_file import ModelConfigFile
-from tpuserve_server.startup.monitoring_config import read_metrics_path
-from tpuserve_server.startup.ssl_config import read_ssl_config
-from tpuserve_server.startup.text_format import ConfigError, parse, read_text
 
 # By the first byte of an input, so that corpus files are readable.
 _READERS: dict[bytes, Callable[[Path], object]] = {

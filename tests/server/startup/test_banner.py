@@ -10,7 +10,7 @@ from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.hosts.application import Listening
-from tpuserve_server.startup.banner import print_banner
+from tpuserve_server.startup.start_report import print_banner
 
 ID = ServableId("digits", 7)
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket="unix:/run/s")

@@ -8,8 +8,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from tpuserve_server.core.batching.parameters import BatchingMode
-from tpuserve_server.startup.errors import StartFailed
-from tpuserve_server.startup.start import check_base_paths, check_keywords, flag_arguments, model_config
+from tpuserve_server.startup.start import StartFailed, check_base_paths, check_keywords, flag_arguments, model_config
 
 
 def test_values_are_written_as_on_the_command_line() -> None:

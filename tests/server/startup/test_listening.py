@@ -1,5 +1,69 @@
-from tpuserve_server.startup.listening import host_options
+from pathlib import Path
+
+import pytest
+
+from tpuserve_server.startup.config_files import ConfigError
+from tpuserve_server.startup.listening import SslConfig, host_options, read_ssl_config
 from tpuserve_server.startup.validation import read_settings
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('server_key: "k\\n" server_cert: "c"', SslConfig("k\n", "c", None)),
+        # Adjacent strings are concatenated: the way to write PEM in such files.
+        (
+            'server_key: "a\\n"\n  "b\\n" server_cert: "c" custom_ca: "ca" client_verify: true',
+            SslConfig("a\nb\n", "c", "ca"),
+        ),
+        # Like upstream: an authority has no effect without client_verify.
+        ('server_key: "k" server_cert: "c" custom_ca: "ca"', SslConfig("k", "c", None)),
+    ],
+)
+def test_fields(tmp_path: Path, text: str, expected: SslConfig) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    assert read_ssl_config(file) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "lacks server_key and server_cert$"),
+        ('server_key: "k"', "lacks server_cert$"),
+        ('server_key: "k" server_cert: "c" client_verify: true', "lacks custom_ca, which client_verify requires"),
+        ('server_keys: "k"', "^Error parsing text-format tensorflow.serving.SSLConfig: 1:1: .* no field named"),
+    ],
+)
+def test_what_lacks_something_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_ssl_config(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'server_key: "-----BEGIN PRIVATE KEY-----\\nSECRET',
+        "server_key: SECRET",
+        "server_key: -SECRET",
+        'server_key: "k" client_verify: SECRET',
+        'server_key: "\\xSECRET"',
+        'server_key: "k" "SECRET',
+        'server_key: "a"\n"SECRET\nSECRET"',
+    ],
+)
+def test_a_wrong_file_does_not_tell_its_key(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "ssl.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"SSLConfig: \d+:\d+: .*ssl.config'$") as raised:
+        read_ssl_config(file)
+    assert "SECRET" not in str(raised.value)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "secret" not in repr(SslConfig("secret", "c", None))
 
 
 def test_ports_that_two_servers_share_wait_for_the_models() -> None:

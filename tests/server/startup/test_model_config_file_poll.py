@@ -9,8 +9,8 @@ import pytest
 
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.startup.config_files import ConfigError
 from tpuserve_server.startup.model_config_file import ModelConfigFile
-from tpuserve_server.startup.text_format import ConfigError
 
 
 def models(*names: str) -> str:

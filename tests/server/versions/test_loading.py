@@ -32,7 +32,7 @@ from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
-from tpuserve_server.startup.batching_parameters import read_model_batching_parameters
+from tpuserve_server.startup.config_files import read_model_batching_parameters
 from tpuserve_server.versions import loading
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader, choose_batching
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry, missing_file

@@ -1,16 +1,17 @@
 """Tests for the flags that the status shows."""
 
 import json
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
 from tpuserve_server.protocols.console.server_facts import ChangedFlag
-from tpuserve_server.startup.changed_flags import changed_flags
+from tpuserve_server.startup.build_facts import changed_flags, installed_packages
 from tpuserve_server.startup.validation import read_settings
 
 
-def changed(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - values of any flags
+def changed(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - values of flags
     found = changed_flags(read_settings(**{"model_base_path": "/m", **values}))
     json.dumps([[flag.value, flag.default] for flag in found])
     return {flag.name: flag.value for flag in found}
@@ -46,3 +47,10 @@ def test_values_are_json() -> None:
 )
 def test_secrets_in_uris_are_hidden(uri: str, shown: str) -> None:
     assert changed(model_base_path=uri) == {"model_base_path": shown}
+
+
+def test_installed_packages_have_their_versions() -> None:
+    found = installed_packages()
+    assert found["numpy"] == version("numpy")
+    assert "tpuserve-server" in found
+    assert all(found.values())

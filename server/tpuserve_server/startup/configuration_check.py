@@ -1,12 +1,16 @@
-"""Construction of the check of the configured models."""
+"""`--check_config`: finds every problem of a configuration, without loading a model or opening a port."""
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
+from tpuserve_formats.messages.official import ConfigProto
+from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.core.models.base_path import describe_without_version
 from tpuserve_server.core.models.ensemble_rules import check_ensemble, check_nesting
 from tpuserve_server.core.models.model_config import ModelConfig
@@ -18,15 +22,169 @@ from tpuserve_server.core.terms.storage import Storage, VersionLocation
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.tensorflow import TENSORFLOW
+from tpuserve_server.hosts.addresses import bound
+from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.certificates import certificate_status, expiry_warnings, find_invalidity
+from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.socket_file import SocketFile
+from tpuserve_server.hosts.tls import check_usable
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
-from tpuserve_server.startup.finding import Finding, run_check
-from tpuserve_server.startup.options import loading_options, required_signatures
-from tpuserve_server.startup.secret_file import is_open_to_others
+from tpuserve_server.startup.config_files import (
+    ConfigError,
+    check_credentials,
+    check_jwks,
+    read,
+    read_batching_parameters,
+    read_metrics_path,
+)
+from tpuserve_server.startup.file_checks import cache_directories, check_directory, exposures, is_open_to_others
+from tpuserve_server.startup.listening import read_tls
+from tpuserve_server.startup.model_config_file import ModelConfigFile, model_config_file, read_models
+from tpuserve_server.startup.options import (
+    loading_options,
+    model_storage,
+    remote_storage,
+    required_signatures,
+    vertex_paths,
+)
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.startup.storage import model_storage, remote_storage
 from tpuserve_server.versions.signatures import RequiredSignatures
+
+Severity: TypeAlias = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check. `subject` is a flag, a model or a version; `message` is for an operator."""
+
+    severity: Severity
+    subject: str
+    message: str
+
+
+def run_check(subject: str, action: Callable[[], str]) -> Finding:
+    """Run `action` and return its message, or its error for an operator, as a finding."""
+    try:
+        return Finding("ok", subject, action())
+    except ServingError as error:
+        return Finding("error", subject, error.message)
+    except (BadKey, ConfigError, HostError, OSError) as error:
+        return Finding("error", subject, str(error))
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """Return whether a server with this configuration would fail to start, or fail to serve a model."""
+    return any(finding.severity == "error" for finding in findings)
+
+
+def format_text(findings: Sequence[Finding]) -> str:
+    """Format one line for each finding, and a last line with the counts."""
+    lines = [f"{finding.severity:<8} {finding.subject}: {finding.message}" for finding in findings]
+    errors, warnings = (sum(finding.severity == kind for finding in findings) for kind in ("error", "warning"))
+    return "\n".join([*lines, f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"])
+
+
+def format_json(findings: Sequence[Finding]) -> str:
+    """Format one JSON object: `ok`, and `findings` with `severity`, `subject` and `message`."""
+    return json.dumps({"ok": not has_errors(findings), "findings": [asdict(finding) for finding in findings]})
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+# The checks of models read none of these files, and other flags need them.
+_CREDENTIALS: Final = frozenset(("credentials_file", "jwt_jwks_file"))
+
+
+def check_configuration(settings: Settings) -> list[Finding]:
+    """Check every file and directory that a flag names, then every model and version.
+
+    Blocks on disks and stores.
+    """
+    findings = [run_check(f"--{name}", check) for name, check in _checks(settings).items()]
+    findings += _findings_of_executors(settings)
+    broken = {finding.subject.removeprefix("--") for finding in findings if finding.severity == "error"}
+    findings += _warnings(settings, broken)
+    if "model_config_file" in broken:
+        return findings
+    # Without the broken files, the check can still look at the models and at the routes that depend on them.
+    unset = {name for name in broken - _CREDENTIALS if name.endswith("_file") or name == "require_signed"}
+    usable = Settings.of({**settings.values(), **dict.fromkeys(unset)})
+    if usable.listening.has_vertex_routes:
+        findings.append(run_check("routes of Vertex AI", lambda: _vertex_routes(usable)))
+    models = read_models(usable.models, model_config_file(usable.models))
+    return [*findings, *build_model_check(usable).findings(models)]
+
+
+def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
+    """Return the checks by flag. Each returns a sentence on the valid setting, or raises an error."""
+    values = settings.values()
+    checks: dict[str, Callable[[], str]] = {
+        "bind_address": lambda: _address(settings.listening.bind_address),
+    }
+    files: Mapping[str, Callable[[Path], object]] = {
+        "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
+        "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
+        "monitoring_config_file": read_metrics_path,
+        "ssl_config_file": lambda path: check_usable(read_tls(path)),
+        "credentials_file": check_credentials,
+        "jwt_jwks_file": check_jwks,
+        "require_signed": RequiredSignatures.read,
+        "tensorflow_session_config_file": lambda path: read(path, ConfigProto()),
+    }
+    for name, reader in files.items():
+        if (path := values[name]) is not None:
+            checks[name] = partial(_file, path, reader)
+    if settings.listening.grpc_socket_path is not None:
+        checks["grpc_socket_path"] = lambda: _socket(str(settings.listening.grpc_socket_path))
+    if settings.request_log.path_prefix is not None:
+        checks["request_log_path_prefix"] = lambda: check_directory(Path(f"{settings.request_log.path_prefix}-").parent)
+    for name, directory in cache_directories(settings).items():
+        checks[name] = partial(check_directory, directory)
+    return checks
+
+
+def _findings_of_executors(settings: Settings) -> Iterator[Finding]:
+    for plugin in executor_plugins():
+        if plugin.check_flags is not None:
+            for found in plugin.check_flags(settings.executors):
+                yield Finding(found.severity, f"--{found.flag}", found.message)
+
+
+def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
+    """Yield warnings about what the server accepts: exposed files and expiring certificates."""
+    yield from (Finding("warning", f"--{name}", exposure) for name, exposure in exposures(settings).items())
+    ssl_config = settings.listening.ssl_config_file
+    if ssl_config is not None and "ssl_config_file" not in broken:
+        tls = read_tls(ssl_config)
+        expiring = list(expiry_warnings(certificate_status(tls), time.time()))
+        for line in expiring or filter(None, [find_invalidity(tls)]):
+            yield Finding("warning", "--ssl_config_file", line.rstrip("."))
+
+
+def _address(address: str) -> str:
+    with bound(HostOptions(bind_address=address, grpc_port=0, rest_port=None), None):
+        return f"{address} is an address of this machine"
+
+
+def _file(path: Path, reader: Callable[[Path], object]) -> str:
+    reader(path)
+    return f"'{path}' is valid"
+
+
+def _socket(path: str) -> str:
+    file = SocketFile(path, takes_over=True)
+    file.check()
+    return f"a socket can be created at {file.address}"
+
+
+def _vertex_routes(settings: Settings) -> str:
+    vertex_paths(settings)
+    return "no route has another meaning in the server"
+
 
 # Maximum number of entries that a finding lists for a base path without versions.
 _MOST_NAMED = 3

@@ -1,11 +1,17 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.startup.batching_parameters import read_batching_parameters, read_model_batching_parameters
-from tpuserve_server.startup.text_format import ConfigError
+from tpuserve_server.startup.config_files import (
+    ConfigError,
+    read_batching_parameters,
+    read_metrics_path,
+    read_model_batching_parameters,
+    read_text,
+)
 
 EVERYTHING = """
 max_batch_size { value: 128 }
@@ -125,3 +131,67 @@ def test_a_version_whose_file_cannot_be_read_says_so(tmp_path: Path) -> None:
     (tmp_path / "batching_params.pbtxt").mkdir()
     with pytest.raises(InvalidArgument, match=r"Cannot read 'batching_params.pbtxt': Is a directory"):
         read_model_batching_parameters(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", None),
+        ("prometheus_config { path: '/m' }", None),
+        ("prometheus_config { enable: true }", "/monitoring/prometheus/metrics"),
+        ("prometheus_config { enable: true path: '/m' }", "/m"),
+    ],
+)
+def test_where_metrics_are(tmp_path: Path, text: str, path: str | None) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text(text)
+    assert read_metrics_path(file) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "prometheus_config { enable: true path: 'm' }",
+            "expected a path such as /monitoring/prometheus/metrics, got 'm'",
+        ),
+        ("prometheus_config { enable: true path: '/a b' }", "expected a path such as"),
+        ("prometheus_config { enable: true path: '/{a}' }", "expected a path such as"),
+        ("prometheus_config { enable: true path: '/healthz' }", "the path '/healthz' is reserved for another page"),
+        (
+            "prometheus_config { enable: true path: '/v1/metrics' }",
+            "expected a path outside /v1/ and /v2, got '/v1/metrics'",
+        ),
+        ("prometheus_config { enable: true path: '/V2' }", "expected a path outside /v1/ and /v2, got '/V2'"),
+        ("prometheus_config { enable: 2 }", "Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29: "),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "monitoring.config"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_metrics_path(file)
+
+
+def test_line_ends_of_other_systems_are_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(b"a\r\nb\rc\n")
+    assert read_text(tmp_path / "config") == "a\nb\nc\n"
+
+
+def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"^Cannot read '.*pipe': it is a named pipe\. Use a regular file$"):
+        read_text(tmp_path / "pipe")
+
+
+def test_a_file_of_any_size_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 2**40)
+    with pytest.raises(ConfigError, match=r"large': it has more than 64 MiB$"):
+        read_text(tmp_path / "large")
+
+
+def test_an_error_names_the_file_as_the_caller_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "config").write_bytes(b"ab\xff")
+    with pytest.raises(ConfigError, match=r"^Cannot read 'shown': not UTF-8 text \(byte 2\)$"):
+        read_text(tmp_path / "config", Path("shown"))

@@ -8,7 +8,7 @@ from tpuserve_server.access.identity import Identity, ModelNames
 from tpuserve_server.access.role import Role
 from tpuserve_server.core.terms.errors import PermissionDenied, Unimplemented
 from tpuserve_server.protocols.guard import Attempt
-from tpuserve_server.startup.rule import ReplicaRule
+from tpuserve_server.startup.replica_models import ReplicaRule
 
 
 async def _never(model_id: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.optional import cannot_run
-from tpuserve_server.startup.secret_file import describe_exposure
+from tpuserve_server.startup.file_checks import describe_exposure
 
 
 @pytest.fixture
