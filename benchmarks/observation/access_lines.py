@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tpuserve_server.observe.logs.background import BackgroundHandler
 from tpuserve_server.observe.logs.configuration import line_formatter
-from tpuserve_server.observe.logs.logger_names import ACCESS
+from tpuserve_server.observe.logs.log_format import ACCESS
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import Metric
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS
-from tpuserve_server.observe.metrics.family import Family
+from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS, Family
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
 

@@ -11,12 +11,11 @@ from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_loadtests.requests.wires import encode_golden
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.request_log.entry import LogEntry, LogKind, LogTarget
-from tpuserve_server.observe.request_log.options import LogFormat
-from tpuserve_server.observe.request_log.writer import open_record_file
+from tpuserve_server.observe.options import LogFormat
+from tpuserve_server.observe.request_log.writer import LogEntry, LogKind, LogTarget, open_record_file
 
 if TYPE_CHECKING:
-    from tpuserve_server.observe.request_log.options import LogFormat
+    from tpuserve_server.observe.options import LogFormat
 
 MODEL = "doubling"
 START_S = 1_700_000_000

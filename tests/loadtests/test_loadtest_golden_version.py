@@ -21,7 +21,7 @@ from tpuserve_loadtests.requests.recording import (
     read_golden_version,
     recorded_requests,
 )
-from tpuserve_server.observe.request_log.entry import LogEntry
+from tpuserve_server.observe.request_log.writer import LogEntry
 
 FLOATS = np.dtype(np.float32)
 SIGNATURE = Signature(

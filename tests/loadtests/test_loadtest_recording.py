@@ -14,7 +14,7 @@ from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.requests.arrays import BadInput
 from tpuserve_loadtests.requests.recording import BadRecording, Recording, merged_timeline, recorded_requests
-from tpuserve_server.observe.request_log.entry import LogKind
+from tpuserve_server.observe.request_log.writer import LogKind
 
 FORMS = ("log.jsonl", "log.tfrecord")
 X = TensorSpec("x", np.dtype(np.float32), (None, 4))

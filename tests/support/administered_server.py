@@ -20,8 +20,8 @@ from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.serving.service import ModelAccess
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.types import Signature, State
+from tpuserve_server.observe.metrics.live_measurements import version_statistics
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.metrics.version_statistics import version_statistics
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.options import SERVER_NAME, SharedMemoryOptions
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions

@@ -22,11 +22,10 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
-from tpuserve_server.observe.requests.observers import Observers
-from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.request_record import Observers, RequestRecord
 from tpuserve_server.observe.requests.trace_context import TraceContext, TraceHeaders
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app

@@ -26,7 +26,7 @@ from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S, Predecess
 from tpuserve_server.hosts.service_manager import report
 from tpuserve_server.hosts.socket_file import SocketFile, socket_file
 from tpuserve_server.hosts.tls import check_usable
-from tpuserve_server.observe.logs.logger_names import COMMAND
+from tpuserve_server.observe.logs.log_format import COMMAND
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 # Signals that other servers use, for example to reopen log files. By default they end a process.

@@ -14,7 +14,7 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.observe.requests.request_id import echo_request_id
+from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.http.body import rest_of_body
 from tpuserve_server.protocols.http.browser_safety import NO_STORE
 from tpuserve_server.protocols.http.content_coding import MIN_COMPRESSED_BYTES, decompress

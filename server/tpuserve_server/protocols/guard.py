@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.certificate import CERTIFICATE_KEY, FindCertificate, no_certificate
 from tpuserve_server.core.terms.errors import Unauthenticated
-from tpuserve_server.observe.requests.request_id import echo_request_id
+from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.exchange import encoded, failure_response
 from tpuserve_server.protocols.guarded import (
     GuardedMethod,

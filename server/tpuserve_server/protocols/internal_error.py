@@ -3,7 +3,7 @@
 import logging
 
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.observe.requests.request_id import identify_response
+from tpuserve_server.observe.requests.trace_context import identify_response
 from tpuserve_server.protocols.rpc import Trailers
 
 _log = logging.getLogger(__name__)

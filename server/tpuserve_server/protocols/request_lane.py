@@ -20,8 +20,8 @@ from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Signature, Tensors
-from tpuserve_server.observe.request_log.entry import LogTarget
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.protocols.exchange import HttpCall
 from tpuserve_server.protocols.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.protocols.rpc import CallContext

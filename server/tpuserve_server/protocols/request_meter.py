@@ -14,12 +14,22 @@ from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers, RequestWatcher
-from tpuserve_server.observe.requests.parent import client_trace_id
-from tpuserve_server.observe.requests.request_id import identify_response, read_request_id
-from tpuserve_server.observe.requests.request_record import MOST_ERROR_CHARACTERS, RequestRecord
+from tpuserve_server.observe.requests.request_record import (
+    MOST_ERROR_CHARACTERS,
+    NO_OBSERVERS,
+    Observers,
+    RequestRecord,
+    RequestWatcher,
+)
 from tpuserve_server.observe.requests.stages import stages_of
-from tpuserve_server.observe.requests.trace_context import TRACERESPONSE, TraceContext, TraceHeaders
+from tpuserve_server.observe.requests.trace_context import (
+    TRACERESPONSE,
+    TraceContext,
+    TraceHeaders,
+    client_trace_id,
+    identify_response,
+    read_request_id,
+)
 from tpuserve_server.protocols.rpc import CallContext, Trailers
 from tpuserve_server.protocols.timing import SERVER_TIMING_HEADER, server_timing
 

@@ -20,7 +20,7 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
+from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.control_options import ControlOptions

@@ -21,7 +21,7 @@ from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ResourceExhausted, shown
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.observe.requests.observers import NO_OBSERVERS, Observers
+from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.grpc_methods import LARGE_PATHS
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_grpc.table import OIP_SERVICE, oip_methods

@@ -18,8 +18,8 @@ from tpuserve_server.core.terms.storage import without_secrets
 from tpuserve_server.executors.catalogue import model_files
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.access_log import AccessLog
-from tpuserve_server.observe.requests.observers import RequestWatcher
-from tpuserve_server.observe.tracing.export_error import ExportError
+from tpuserve_server.observe.requests.request_record import RequestWatcher
+from tpuserve_server.observe.tracing.receiver_reply import ExportError
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing, open_tracing
 from tpuserve_server.protocols.rest import RestOptions
 from tpuserve_server.protocols.vertex.paths import VertexPaths

@@ -28,15 +28,13 @@ from tpuserve_server.executors.choice import ChosenTracer, ExecutorChoice
 from tpuserve_server.hosts.certificates import CertificateWatch
 from tpuserve_server.hosts.limits import find_connection_limit
 from tpuserve_server.observe.logs.configuration import dropped_events
-from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
+from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements, version_statistics
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.server_measurements import ServerParts
-from tpuserve_server.observe.metrics.version_statistics import version_statistics
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
 from tpuserve_server.observe.requests.loop_watch import LoopWatch
-from tpuserve_server.observe.requests.observers import Observers
-from tpuserve_server.observe.requests.slow_requests import SlowRequests
+from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing
 from tpuserve_server.protocols.access_rule import combined_rule
 from tpuserve_server.protocols.console.addresses import Addresses

@@ -14,7 +14,7 @@ from ray.serve import metrics as ray_metrics
 
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.ray.replica import Parts, Replica
-from tpuserve_server.observe.metrics.queue_waits import QueueWaits
+from tpuserve_server.observe.metrics.live_measurements import QueueWaits
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels, ReplicaRule
 from tpuserve_server.startup.server_settings import ListeningSettings
 from tpuserve_server.startup.settings import Settings, flags

@@ -18,8 +18,7 @@ from tpuserve_server.core.terms.setting import Section, Setting
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
-from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
+from tpuserve_server.observe.options import AccessLogOptions, RequestLogOptions, Rotation
 from tpuserve_server.observe.tracing.options import TracingOptions
 from tpuserve_server.protocols.console.options import ConsoleOptions
 from tpuserve_server.protocols.control_options import ControlOptions

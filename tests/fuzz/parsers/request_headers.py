@@ -12,8 +12,7 @@ from tests.fuzz.target import Target, expect
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied, ServingError
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, trace_headers_of
-from tpuserve_server.observe.requests.parent import read_parent
-from tpuserve_server.observe.requests.request_id import read_request_id
+from tpuserve_server.observe.requests.trace_context import read_parent, read_request_id
 from tpuserve_server.protocols.browser_origin import check_browser, comes_from_page, names_this_machine
 from tpuserve_server.protocols.http.accept import parse_accept, prefers_html
 from tpuserve_server.protocols.http.content_coding import GZIP, Coding, accepted_coding, decompress

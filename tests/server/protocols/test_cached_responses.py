@@ -24,7 +24,7 @@ from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code, NotFound
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
 from tpuserve_server.protocols.rest import RestOptions, rest_app

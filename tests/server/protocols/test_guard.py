@@ -12,9 +12,9 @@ from tests.support.guards import make_guard
 from tpuserve_server.access.access import OPEN, READ, Access
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, Unauthenticated
+from tpuserve_server.observe.options import AccessLogOptions
 from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog
-from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
-from tpuserve_server.observe.requests.observers import Observers
+from tpuserve_server.observe.requests.request_record import Observers
 from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Guard, Rule
 from tpuserve_server.protocols.guarded import GuardedStream, GuardedUnary
 from tpuserve_server.protocols.request_meter import RequestMeter

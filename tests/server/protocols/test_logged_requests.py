@@ -18,7 +18,7 @@ from tests.support.fakes import FakeClock
 from tests.support.served_model import ServedModel
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
 from tpuserve_server.wire.predict_proto import decode_tensor

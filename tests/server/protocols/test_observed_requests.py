@@ -9,8 +9,7 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Code, NotFound
 from tpuserve_server.core.terms.types import ModelSpec
-from tpuserve_server.observe.requests.observers import Observers
-from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.request_record import Observers, RequestRecord
 from tpuserve_server.observe.requests.trace_context import TraceContext, TraceHeaders
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext

@@ -15,8 +15,7 @@ from tpuserve_server.core.terms.errors import Code, ResourceExhausted
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, trace_headers_of
 from tpuserve_server.hosts.grpc_status import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.ray.ingress import TIMEOUT
-from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER, echo_request_id
-from tpuserve_server.observe.requests.trace_context import TRACEPARENT
+from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, echo_request_id
 from tpuserve_server.protocols.guarded import GuardedStream, GuardedTable, GuardedUnary
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.rpc import CallContext, Trailers

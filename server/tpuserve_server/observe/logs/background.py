@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from tpuserve_formats.counted import counted
-from tpuserve_server.observe.logs.logger_names import ACCESS
+from tpuserve_server.observe.logs.log_format import ACCESS
 
 MOST_PER_PERIOD = 10
 PERIOD_S = 60.0

@@ -14,8 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuserve_server.observe.logs.background import BackgroundHandler
-from tpuserve_server.observe.logs.log_format import LogFormat, choose_format, has_colors
-from tpuserve_server.observe.logs.logger_names import COMMAND
+from tpuserve_server.observe.logs.log_format import COMMAND, LogFormat, choose_format, has_colors
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.metrics.bounds import (
+from tpuserve_server.observe.metrics.histogram import (
     ERROR_BOUNDS_S,
     LATENCY_BOUNDS_S,
     MICROSECONDS,
@@ -20,8 +20,7 @@ from tpuserve_server.observe.metrics.bounds import (
     UPSTREAM_QUEUE_BOUNDS_US,
     UPSTREAM_ROW_BOUNDS,
 )
-from tpuserve_server.observe.metrics.limit import OTHER, OTHER_SERVABLE
-from tpuserve_server.observe.metrics.series import Series
+from tpuserve_server.observe.metrics.series import OTHER, OTHER_SERVABLE, Series
 
 # Number of batches to count at once, on the device thread that recorded the last. This takes 0.1 ms, or 0.3 ms if each
 # batch had 32 requests.

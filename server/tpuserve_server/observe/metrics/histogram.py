@@ -2,11 +2,44 @@
 
 import itertools
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
+
+# Each bound is at most 2.5 times the one before it, which bounds the error of a percentile.
+LATENCY_BOUNDS_S = (
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+PADDING_BOUNDS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
+# Actual time divided by expected time, with narrow buckets around 1.
+RATIO_BOUNDS = (0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0)
+# Actual time minus predicted time, in seconds. Late requests are above 0.
+ERROR_BOUNDS_S = (-0.1, -0.05, -0.02, -0.01, -0.005, -0.002, -0.001, 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+def exponential(scale: float, growth: float, count: int) -> tuple[float, ...]:
+    """Return TensorFlow's exponential buckets (tensorflow/core/lib/monitoring/sampler.cc), with the same rounding."""
+    bounds = [scale]
+    for _ in range(count - 1):
+        bounds.append(bounds[-1] * growth)
+    return tuple(bounds)
+
+
+# TensorFlow Serving's bounds (servables/tensorflow/util.cc, batching/). Times are in microseconds.
+UPSTREAM_LATENCY_BOUNDS_US = exponential(10, 1.8, 33)
+UPSTREAM_QUEUE_BOUNDS_US = exponential(100, 1.2, 52)
+UPSTREAM_EXAMPLE_BOUNDS = exponential(1, 2, 15)
+UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
+
+MICROSECONDS = 1e6
+UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
+# One histogram serves both families: it counts by both sets of bounds, and a value is added once.
+BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUNDS_S}))
+
 
 BucketCounts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -101,3 +134,36 @@ class Histogram:
         self._counts += np.bincount(places, minlength=len(self._counts))
         self._number += len(values)
         self._sum += float(values.sum())
+
+
+Key = TypeVar("Key")
+
+
+class TracedRequest(NamedTuple):
+    """A traced request. `ended_s` counts from 1970."""
+
+    trace_id: str
+    latency_s: float
+    ended_s: float
+
+
+class Exemplars(Generic[Key]):
+    """At most one request for each key and bucket. Thread-safe: each change is one operation on a dictionary."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Start without requests. `bounds` are the upper bounds of the buckets, except the infinite one."""
+        self._bounds = bounds
+        self._by_key: dict[Key, dict[int, TracedRequest]] = {}
+
+    def add(self, key: Key, request: TracedRequest) -> None:
+        """Keep a request in place of the last one in its bucket."""
+        self._by_key.setdefault(key, {})[bisect_left(self._bounds, request.latency_s)] = request
+
+    def by_bucket(self, key: Key) -> Mapping[int, TracedRequest]:
+        """Return the requests of a key by the position of their bucket."""
+        return dict(self._by_key.get(key, ()))
+
+    def forget(self, is_gone: Callable[[Key], bool]) -> None:
+        """Remove the keys that are gone."""
+        for key in [key for key in list(self._by_key) if is_gone(key)]:
+            self._by_key.pop(key, None)

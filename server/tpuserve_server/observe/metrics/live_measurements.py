@@ -1,9 +1,10 @@
 """LiveMeasurements: the figures of the last seconds, from differences between totals of the measurements."""
 
 import os
+import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,12 +12,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionOrigin, VersionTraffic
+from tpuserve_server.core.models.response_cache import CacheCounts
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.servable import DeviceGauge
+from tpuserve_server.core.terms.statistics import Total, VersionStatistics
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.metrics.bounds import BOTH_LATENCY_BOUNDS_S
-from tpuserve_server.observe.metrics.histogram import BucketCounts
+from tpuserve_server.observe.metrics.histogram import BOTH_LATENCY_BOUNDS_S, BucketCounts, Histogram
 from tpuserve_server.observe.metrics.measurements import Measurements
 
 _BOUNDS_S = np.asarray(BOTH_LATENCY_BOUNDS_S, np.float64)
@@ -204,3 +206,82 @@ def resident_bytes() -> int | None:
         return int(resident) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return None
+
+
+class QueueWaits:
+    """Reads the waits of all versions together. Thread-safe."""
+
+    def __init__(self, measured: Measurements) -> None:
+        """Read from `measured`."""
+        self._measured = measured
+        self._lock = threading.Lock()
+        self._count, self._sum_s = 0, 0.0
+
+    def take_mean_s(self) -> float:
+        """Return the mean wait in seconds of the requests that left a queue since the last call, 0 without any."""
+        with self._lock:
+            count, sum_s = self._totals()
+            new, new_s = count - self._count, sum_s - self._sum_s
+            self._count, self._sum_s = count, sum_s
+        # The series of a version end with it, so the totals may fall.
+        return new_s / new if new > 0 and new_s > 0 else 0.0
+
+    def _totals(self) -> tuple[int, float]:
+        counts, sums_s = 0, 0.0
+        for histogram in self._measured.batches.queue_wait.values():
+            count, sum_s = histogram.number_and_sum()
+            counts, sums_s = counts + count, sums_s + sum_s
+        return counts, sums_s
+
+
+_NANOSECONDS = 1e9
+_NO_CACHE = CacheCounts(0, 0, 0, 0)
+
+
+def version_statistics(measured: Measurements, servable: ServableId) -> VersionStatistics:
+    """Return the totals of all signatures and protocols. They are 0 for a version without requests.
+
+    Requests that failed before the server found their version count nowhere.
+    """
+    name, number = servable.name, servable.version
+    requests = [(key.code, times) for key, times in measured.requests() if (key.model, key.version) == (name, number)]
+    success = _total(times for code, times in requests if code is Code.OK)
+    fail = _total(times for code, times in requests if code is not Code.OK)
+    batches = measured.batches
+    waits = _total(times for key, times in batches.queue_wait.items() if key.servable == servable)
+    rows = [times.cumulative() for key, times in batches.rows.items() if key.servable == servable]
+    sizes: dict[int, Total] = {}
+    for key, times in batches.run.items():
+        if key.servable == servable:
+            sizes[key.bucket] = _sum(sizes.get(key.bucket, Total()), _one(times))
+    compute_s = sum(total_s for key, total_s in batches.compute_s().items() if key.servable == servable)
+    cached = measured.caches().get(servable, _NO_CACHE)
+    return VersionStatistics(
+        last_inference_ms=round(batches.last_ended_s(servable) * 1000),
+        rows=round(sum(total for _, total in rows)),
+        batches=sum(counts[-1] for counts, _ in rows),
+        success=success,
+        fail=fail,
+        # Each answered request counts: clients find the version that they use by this number.
+        queue=Total(success.count, waits.ns),
+        compute=Total(waits.count, round(compute_s * _NANOSECONDS)),
+        cache_hit=Total(cached.hits, round(cached.hit_s * _NANOSECONDS)),
+        cache_miss=Total(cached.misses, round(cached.miss_s * _NANOSECONDS)),
+        sizes=tuple(sorted(sizes.items())),
+    )
+
+
+def _total(histograms: Iterable[Histogram]) -> Total:
+    total = Total()
+    for histogram in histograms:
+        total = _sum(total, _one(histogram))
+    return total
+
+
+def _one(histogram: Histogram) -> Total:
+    counts, total_s = histogram.cumulative()
+    return Total(counts[-1], round(total_s * _NANOSECONDS))
+
+
+def _sum(first: Total, second: Total) -> Total:
+    return Total(first.count + second.count, first.ns + second.ns)

@@ -15,9 +15,8 @@ from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
-from tpuserve_server.observe.metrics.counts import Counts
-from tpuserve_server.observe.metrics.limit import OTHER, OTHER_SERVABLE
 from tpuserve_server.observe.metrics.request_measurements import RequestMeasurements
+from tpuserve_server.observe.metrics.series import OTHER, OTHER_SERVABLE, Counts
 from tpuserve_server.observe.metrics.server_measurements import ServerMeasurements
 
 

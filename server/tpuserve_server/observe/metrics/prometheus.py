@@ -19,14 +19,11 @@ from tpuserve_server.core.models.response_cache import CacheCounts
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics import catalogue
 from tpuserve_server.observe.metrics.batch_measurements import BatchKey, RunKey
-from tpuserve_server.observe.metrics.bounds import LATENCY_BOUNDS_S
-from tpuserve_server.observe.metrics.exemplars import TracedRequest
-from tpuserve_server.observe.metrics.family import Bucket, Family
-from tpuserve_server.observe.metrics.histogram import Histogram
-from tpuserve_server.observe.metrics.limit import MOST_SERIES, servable_labels, version_label
+from tpuserve_server.observe.metrics.catalogue import Bucket, Family
+from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S, Histogram, TracedRequest
 from tpuserve_server.observe.metrics.measurements import Measurements
 from tpuserve_server.observe.metrics.request_measurements import RequestKey
-from tpuserve_server.observe.metrics.series import Key
+from tpuserve_server.observe.metrics.series import MOST_SERIES, Key, servable_labels, version_label
 from tpuserve_server.observe.metrics.upstream import upstream_page
 
 # The text of metric families, for Prometheus' text format 0.0.4 and for OpenMetrics 1.0.0.

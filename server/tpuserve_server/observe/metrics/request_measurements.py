@@ -6,12 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.observe.metrics.bounds import BOTH_LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, UPSTREAM_EXAMPLE_BOUNDS
-from tpuserve_server.observe.metrics.counts import Counts
-from tpuserve_server.observe.metrics.exemplars import Exemplars, TracedRequest
-from tpuserve_server.observe.metrics.histogram import Histogram
-from tpuserve_server.observe.metrics.limit import OTHER, OTHER_VERSION
-from tpuserve_server.observe.metrics.series import Series
+from tpuserve_server.observe.metrics.histogram import (
+    BOTH_LATENCY_BOUNDS_S,
+    LATENCY_BOUNDS_S,
+    UPSTREAM_EXAMPLE_BOUNDS,
+    Exemplars,
+    Histogram,
+    TracedRequest,
+)
+from tpuserve_server.observe.metrics.series import OTHER, OTHER_VERSION, Counts, Series
 
 
 class RequestKey(NamedTuple):

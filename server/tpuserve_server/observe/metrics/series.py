@@ -1,10 +1,31 @@
 """Histograms by label values, created on first use."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.metrics.histogram import Histogram
-from tpuserve_server.observe.metrics.limit import MOST_SERIES
+
+# Maximum number of series of one metric, plus a few with OTHER. A model may have thousands of signatures.
+MOST_SERIES: Final = 1000
+# Label value of all models, versions and signatures beyond the limit. No version has the number.
+OTHER: Final = "other"
+OTHER_VERSION: Final = -1
+OTHER_SERVABLE: Final = ServableId(OTHER, OTHER_VERSION)
+
+
+def version_label(version: int | None) -> str:
+    """Return the label value of a version, which is None if the server found none."""
+    if version is None:
+        return ""
+    return OTHER if version == OTHER_VERSION else str(version)
+
+
+def servable_labels(servable: ServableId) -> tuple[str, str]:
+    """Return the label values of a model and its version."""
+    return servable.name, version_label(servable.version)
+
 
 Key = TypeVar("Key")
 _Group = TypeVar("_Group")
@@ -58,3 +79,31 @@ def summed(
         if into is not None:
             sums.setdefault(into, Histogram(bounds)).absorb(histogram)
     return sums
+
+
+class Counts(Generic[Key]):
+    """A count or a sum for each key, up to a limit. Thread-safe: `_lock` guards the counts."""
+
+    def __init__(self, other: Callable[[Key], Key]) -> None:
+        """Count nothing. `other` returns the key that a new key shares with others beyond the limit."""
+        self._lock = threading.Lock()
+        self._other = other
+        self._by_key: dict[Key, float] = {}
+
+    def add(self, key: Key, count: float = 1) -> None:
+        """Add to the count of a key."""
+        with self._lock:
+            if key not in self._by_key and len(self._by_key) >= MOST_SERIES:
+                key = self._other(key)
+            self._by_key[key] = self._by_key.get(key, 0) + count
+
+    def all(self) -> dict[Key, float]:
+        """Return the count of each key."""
+        with self._lock:
+            return dict(self._by_key)
+
+    def forget(self, is_gone: Callable[[Key], bool]) -> None:
+        """Remove the keys that are gone."""
+        with self._lock:
+            for key in [key for key in self._by_key if is_gone(key)]:
+                del self._by_key[key]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.observe.metrics.bounds import (
+from tpuserve_server.observe.metrics.histogram import (
     BOTH_LATENCY_BOUNDS_S,
     MICROSECONDS,
     UPSTREAM_LATENCY_BOUNDS_S,
     UPSTREAM_LATENCY_BOUNDS_US,
+    Histogram,
 )
-from tpuserve_server.observe.metrics.histogram import Histogram
 from tpuserve_server.observe.metrics.measurements import Measurements, Warmup
 from tpuserve_server.observe.metrics.request_measurements import RequestKey
 from tpuserve_server.observe.metrics.series import Key, Series, summed

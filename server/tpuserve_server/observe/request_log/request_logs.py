@@ -9,9 +9,8 @@ from urllib.parse import quote
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound
 from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
-from tpuserve_server.observe.request_log.entry import LogEntry, LogKind, LogTarget, Payload
-from tpuserve_server.observe.request_log.options import LogFormat, RequestLogOptions
-from tpuserve_server.observe.request_log.writer import LogWriter
+from tpuserve_server.observe.options import LogFormat, RequestLogOptions
+from tpuserve_server.observe.request_log.writer import LogEntry, LogKind, LogTarget, LogWriter, Payload
 from tpuserve_server.wire.predict_proto import encode_predict_request, encode_predict_response
 
 _FORMATS: Mapping[str, LogFormat] = {"jsonl": "jsonl", "tfrecord": "tfrecord"}

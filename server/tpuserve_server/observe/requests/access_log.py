@@ -1,15 +1,15 @@
 """AccessLog: a log line for each of some requests, with its result, its stages and its ids."""
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.observe.logs.logger_names import ACCESS
-from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
-from tpuserve_server.observe.requests.rate_limit import RateLimit
+from tpuserve_server.observe.logs.log_format import ACCESS
+from tpuserve_server.observe.options import AccessLogOptions
 from tpuserve_server.observe.requests.request_record import RequestRecord
 
 _log = logging.getLogger(ACCESS)
@@ -78,3 +78,23 @@ def fields_of(record: RequestRecord, omitted_errors: int = 0) -> dict[str, objec
 
 def _ms(duration_s: float) -> float:
     return round(duration_s * 1000.0, _DIGITS)
+
+
+class RateLimit:
+    """Token bucket with the tokens of one second. One thread owns it. Times are monotonic."""
+
+    def __init__(self, per_s: float) -> None:
+        """Admit `per_s` events each second, at least 1."""
+        self._per_s = per_s
+        self._tokens = 0.0
+        # The first event finds a full bucket.
+        self._at_s = -math.inf
+
+    def admits(self, now_s: float) -> bool:
+        """Take a token, and return whether there was one."""
+        self._tokens = min(self._tokens + (now_s - self._at_s) * self._per_s, self._per_s)
+        self._at_s = now_s
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, Protocol
 
 from tpuserve_server.core.terms.batch_run import BatchRun
 from tpuserve_server.core.terms.errors import Code, counted
@@ -16,9 +16,9 @@ from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.requests.stages import started_runs
 from tpuserve_server.observe.requests.trace_context import TraceContext
-from tpuserve_server.observe.tracing.export_error import ExportError
 from tpuserve_server.observe.tracing.message import (
     SERVER,
+    SERVICE_NAME,
     Children,
     SpanId,
     Value,
@@ -29,17 +29,24 @@ from tpuserve_server.observe.tracing.message import (
     resource,
     scope,
     span,
+    version,
 )
-from tpuserve_server.observe.tracing.receiver_reply import Rejection
-from tpuserve_server.observe.tracing.resource import SERVICE_NAME, version
-from tpuserve_server.observe.tracing.retrying_sender import RetryingSender
-from tpuserve_server.observe.tracing.sampler import TraceMetrics
+from tpuserve_server.observe.tracing.receiver_reply import ExportError, Rejection
+from tpuserve_server.observe.tracing.transport import RetryingSender
 
 _NANOSECONDS: Final = 1e9
 _TRACE_BYTES: Final = 16
 _SPAN_BYTES: Final = 8
 # Numbers of the latest exported batches, to which no link can be added any more.
 _MOST_EXPORTED: Final = 4096
+
+
+class TraceMetrics(Protocol):
+    """Counter of traced requests by outcome. Cheap and thread-safe."""
+
+    def requests_traced(self, *, outcome: str, count: int) -> None:
+        """Count requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
+        ...
 
 
 @dataclass(slots=True)

@@ -8,9 +8,14 @@ import ssl
 import time
 from typing import Final
 
-from tpuserve_server.observe.tracing.export_error import ExportError, reason_of
-from tpuserve_server.observe.tracing.receiver_reply import Rejection, read_rejection, read_retry_after_s
-from tpuserve_server.observe.tracing.target import OtlpTarget
+from tpuserve_server.observe.tracing.options import OtlpTarget
+from tpuserve_server.observe.tracing.receiver_reply import (
+    ExportError,
+    Rejection,
+    read_rejection,
+    read_retry_after_s,
+    reason_of,
+)
 
 _MOST_RESPONSE_BYTES: Final = 1 << 16
 _COMPRESSION_LEVEL: Final = 1

@@ -1,16 +1,52 @@
-"""RequestTracing: decides which requests are traced, and exports them. See `Tracing` in observers.py."""
+"""RequestTracing: decides which requests are traced, and exports them. See `Tracing` in request_record.py."""
 
 import math
 import os
+import random
+from typing import Final
 
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.observe.tracing.export import TraceExport
-from tpuserve_server.observe.tracing.options import TracingOptions
-from tpuserve_server.observe.tracing.resource import find_resource
-from tpuserve_server.observe.tracing.retrying_sender import RetryingSender
-from tpuserve_server.observe.tracing.sampler import Sampler, TraceMetrics
-from tpuserve_server.observe.tracing.target import find_target
-from tpuserve_server.observe.tracing.transport import open_transport
+from tpuserve_server.observe.requests.access_log import RateLimit
+from tpuserve_server.observe.requests.trace_context import TraceContext, TraceHeaders, read_parent
+from tpuserve_server.observe.tracing.export import TraceExport, TraceMetrics
+from tpuserve_server.observe.tracing.message import find_resource
+from tpuserve_server.observe.tracing.options import TracingOptions, find_target
+from tpuserve_server.observe.tracing.transport import RetryingSender, open_transport
+
+_TRACE_ID_BITS: Final = 128
+_SPAN_ID_BITS: Final = 64
+
+
+class Sampler:
+    """Decides at the end of a request, when its latency is known. The event loop's thread owns it.
+
+    The context of a client decides first, then the ratio. A slow request is always traced, up to the maximum rate.
+    """
+
+    def __init__(self, ratio: float, slow_s: float, max_per_s: float, clock: Clock, metrics: TraceMetrics) -> None:
+        """Trace the share `ratio` of requests without a context, and those from `slow_s` on."""
+        self._ratio = ratio
+        self._slow_s = slow_s
+        self._rate = RateLimit(max_per_s)
+        self._clock = clock
+        self._metrics = metrics
+        # The identifiers need no secrecy, only uniqueness.
+        self._random = random.Random(os.urandom(32))
+        self._draw = self._random.random
+
+    def sample(self, headers: TraceHeaders | None, latency_s: float) -> TraceContext | None:
+        """Return the identifiers of the span of a request, or None for one that is not traced."""
+        parent = None if headers is None else read_parent(headers)
+        is_sampled = self._draw() < self._ratio if parent is None else parent.is_sampled
+        if not is_sampled and latency_s < self._slow_s:
+            return None
+        if not self._rate.admits(self._clock.monotonic_s()):
+            self._metrics.requests_traced(outcome="rate", count=1)
+            return None
+        span_id = f"{self._random.getrandbits(_SPAN_ID_BITS) or 1:016x}"
+        if parent is None:
+            return TraceContext(f"{self._random.getrandbits(_TRACE_ID_BITS) or 1:032x}", span_id)
+        return TraceContext(parent.trace_id, span_id, parent.span_id, parent.state)
 
 
 class RequestTracing:

@@ -19,7 +19,7 @@ from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.core.models.version_details import VersionDetails
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.requests.slow_requests import MOST_KEPT
+from tpuserve_server.observe.requests.request_record import MOST_KEPT
 from tpuserve_server.protocols.browser_origin import check_browser
 from tpuserve_server.protocols.console.event_feed import EventFeed
 from tpuserve_server.protocols.console.model_document import describe_models

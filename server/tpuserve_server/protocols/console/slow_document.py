@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tpuserve_server.observe.requests.request_record import RequestRecord
-from tpuserve_server.observe.requests.slow_requests import WINDOW_S
+from tpuserve_server.observe.requests.request_record import WINDOW_S, RequestRecord
 
 _MILLISECONDS: Final = 1e3
 # Microseconds, as in the header `server-timing`.

@@ -9,7 +9,7 @@ from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.server_state import CertificateStatus
-from tpuserve_server.observe.requests.slow_requests import SlowRequests
+from tpuserve_server.observe.requests.request_record import SlowRequests
 from tpuserve_server.protocols.console.addresses import Addresses
 from tpuserve_server.protocols.console.server_facts import ServerFacts
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.observe.requests.request_id import REQUEST_ID_HEADER
-from tpuserve_server.observe.requests.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
+from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, TRACESTATE, TraceHeaders
 from tpuserve_server.protocols.http.content_coding import Coding, find_coding
 from tpuserve_server.protocols.http.errors import BodyTooLarge
 from tpuserve_server.protocols.priority import PRIORITY_HEADER, parse_priority

@@ -8,8 +8,8 @@ from tpuserve_server.core.serving.response import RAW
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, Tensors
-from tpuserve_server.observe.request_log.entry import LogTarget
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.request_lane import RequestLane, Template

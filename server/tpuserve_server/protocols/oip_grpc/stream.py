@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.observe.requests.request_id import read_request_id
+from tpuserve_server.observe.requests.trace_context import read_request_id
 from tpuserve_server.protocols.oip_grpc.inference import InferenceMethods
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.wire.oip.infer_proto import encode_stream_error, encode_stream_response

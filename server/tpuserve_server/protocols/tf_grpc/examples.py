@@ -10,8 +10,8 @@ from tpuserve_server.core.serving.service import AcquiredVersion, InferenceServi
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import Array, PredictResult
-from tpuserve_server.observe.request_log.entry import LogKind
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.writer import LogKind
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.wire.example_methods import (

@@ -9,8 +9,8 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
 from tpuserve_server.core.terms.validation import check_names
-from tpuserve_server.observe.request_log.entry import LogKind, LogTarget
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.observe.request_log.writer import LogKind, LogTarget
 from tpuserve_server.protocols.request_lane import RequestLane, Template
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext

@@ -1,15 +1,25 @@
 """Tests for the figures of the last seconds."""
 
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.fakes import FakeClock
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.models.live_figures import RecentFigures, VersionOrigin, VersionTraffic
 from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.statistics import Total, VersionStatistics
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements, cpu_s, resident_bytes
+from tpuserve_server.observe.metrics.live_measurements import (
+    LiveMeasurements,
+    QueueWaits,
+    cpu_s,
+    quantile,
+    resident_bytes,
+    version_statistics,
+)
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 
@@ -129,3 +139,81 @@ def test_cpu_time_grows() -> None:
 
 def test_the_resident_memory_is_that_of_a_process_with_numpy() -> None:
     assert (resident_bytes() or 0) > 10 << 20
+
+
+def test_the_mean_counts_the_requests_since_the_last_reading() -> None:
+    metrics = PrometheusMetrics()
+    waits = QueueWaits(metrics)
+    assert waits.take_mean_s() == 0
+    run_batch(metrics, queue_waits_s=(0.1, 0.3))
+    assert waits.take_mean_s() == pytest.approx(0.2)
+    assert waits.take_mean_s() == 0
+    run_batch(metrics, queue_waits_s=(0.5,))
+    assert waits.take_mean_s() == pytest.approx(0.5)
+
+
+def test_a_version_that_ends_takes_its_waits_with_it() -> None:
+    metrics = PrometheusMetrics()
+    waits = QueueWaits(metrics)
+    run_batch(metrics, queue_waits_s=(0.1, 0.3))
+    waits.take_mean_s()
+    metrics.version_changed(servable=ID, state=State.END)
+    assert waits.take_mean_s() == 0
+
+
+OTHER = ServableId("m", 4)
+
+
+def test_a_version_without_requests_has_zeros() -> None:
+    assert version_statistics(PrometheusMetrics(), ID) == VersionStatistics()
+
+
+def test_totals_of_requests_and_batches() -> None:
+    metrics = PrometheusMetrics()
+    before_ms = time.time() * 1000
+    finish(metrics, latency_s=0.5, protocol="rest")
+    finish(metrics, latency_s=0.25, method="ModelInfer")
+    finish(metrics, latency_s=0.125, code=Code.INTERNAL)
+    # Health checks and unknown versions have no version.
+    finish(metrics, version=None)
+    finish(metrics, version=OTHER.version)
+    run_batch(metrics, task_rows=[1, 2], bucket=4, queue_waits_s=[0.1, 0.2], run_s=0.5)
+    run_batch(metrics, task_rows=[4], bucket=4, queue_waits_s=[0.3], run_s=0.25)
+    run_batch(metrics, task_rows=[8], bucket=8, queue_waits_s=[0.0], run_s=1.0)
+    run_batch(metrics, servable=OTHER, task_rows=[3], bucket=4)
+    found = version_statistics(metrics, ID)
+    assert (found.rows, found.batches) == (15, 3)
+    assert found.success == Total(2, 750_000_000)
+    assert found.fail == Total(1, 125_000_000)
+    assert found.queue == Total(2, 600_000_000)
+    # The first batch counts for both of its requests.
+    assert found.compute == Total(4, 2_250_000_000)
+    assert found.sizes == ((4, Total(2, 750_000_000)), (8, Total(1, 1_000_000_000)))
+    assert before_ms - 1 <= found.last_inference_ms <= time.time() * 1000 + 1
+
+
+def test_the_statistics_of_an_ended_version_are_removed() -> None:
+    metrics = PrometheusMetrics()
+    finish(metrics)
+    run_batch(metrics)
+    metrics.version_changed(servable=ID, state=State.END)
+    assert version_statistics(metrics, ID) == VersionStatistics()
+
+
+BOUNDS = np.array([1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("cumulative", "share", "expected"),
+    [
+        ([0, 0, 0, 0], 0.5, None),
+        ([4, 4, 4, 4], 0.5, 0.5),
+        ([2, 4, 4, 4], 0.5, 1.0),
+        ([2, 4, 4, 4], 0.75, 1.5),
+        ([0, 0, 10, 10], 0.9, 3.8),
+        ([0, 0, 0, 3], 0.5, 4.0),
+        ([1, 1, 1, 2], 0.99, 4.0),
+    ],
+)
+def test_values_are_spread_within_a_bucket(cumulative: list[int], share: float, expected: float | None) -> None:
+    assert quantile(BOUNDS, np.array(cumulative), share) == (None if expected is None else pytest.approx(expected))

@@ -10,7 +10,7 @@ from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.bounds import LATENCY_BOUNDS_S
+from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 

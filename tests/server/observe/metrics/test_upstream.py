@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.bounds import (
+from tpuserve_server.observe.metrics.histogram import (
     UPSTREAM_EXAMPLE_BOUNDS,
     UPSTREAM_LATENCY_BOUNDS_US,
     UPSTREAM_QUEUE_BOUNDS_US,

@@ -9,7 +9,7 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.request_log.entry import LogEntry, LogKind, LogTarget
+from tpuserve_server.observe.request_log.writer import LogEntry, LogKind, LogTarget
 
 ID = ServableId("m", 7)
 

@@ -6,10 +6,9 @@ from tests.server.observe.request_log.predict_entries import CountingMetrics
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound
-from tpuserve_server.observe.request_log.entry import LogTarget
-from tpuserve_server.observe.request_log.options import RequestLogOptions, Rotation
+from tpuserve_server.observe.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.observe.request_log.writer import LogWriter
+from tpuserve_server.observe.request_log.writer import LogTarget, LogWriter
 
 
 def request_logs(options: RequestLogOptions, drawn: float = 0.0) -> RequestLogs:

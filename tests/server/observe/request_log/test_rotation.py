@@ -7,9 +7,8 @@ import tensorflow as tf
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from tests.server.observe.request_log.predict_entries import entry, inputs_of, read_lines, read_tfrecords
-from tpuserve_server.observe.request_log.entry import LogTarget
-from tpuserve_server.observe.request_log.options import LogFormat, Rotation
-from tpuserve_server.observe.request_log.writer import RotatingFiles
+from tpuserve_server.observe.options import LogFormat, Rotation
+from tpuserve_server.observe.request_log.writer import LogTarget, RotatingFiles
 
 READ = {"jsonl": read_lines, "tfrecord": read_tfrecords}
 FORMATS: list[LogFormat] = ["jsonl", "tfrecord"]

@@ -8,8 +8,8 @@ import pytest
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog, fields_of
-from tpuserve_server.observe.requests.access_log_options import AccessLogOptions
+from tpuserve_server.observe.options import AccessLogOptions
+from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog, RateLimit, fields_of
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.requests.trace_context import TraceContext
 
@@ -106,3 +106,14 @@ def test_no_line_above_the_level_of_the_log(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.WARNING)
     AccessLog(AccessLogOptions("all")).watch(make_record())
     assert caplog.records == []
+
+
+def test_a_burst_of_one_second_is_admitted_at_first() -> None:
+    limit = RateLimit(3.0)
+    assert [limit.admits(5.0) for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_tokens_return_at_the_rate_and_never_exceed_one_second() -> None:
+    limit = RateLimit(2.0)
+    assert [limit.admits(now_s) for now_s in (0.0, 0.0, 0.0, 0.5, 0.5)] == [True, True, False, True, False]
+    assert [limit.admits(100.0) for _ in range(3)] == [True, True, False]

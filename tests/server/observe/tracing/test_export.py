@@ -16,13 +16,11 @@ from tests.support.certificates import Authority, ServerTls
 from tests.support.otlp_receiver import Receiver, attributes_of, grpc_receiver, http_receiver
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.observe.tracing.export import TraceExport
-from tpuserve_server.observe.tracing.export_error import ExportError
 from tpuserve_server.observe.tracing.http_transport import HttpTransport
-from tpuserve_server.observe.tracing.receiver_reply import Rejection
-from tpuserve_server.observe.tracing.resource import find_resource
-from tpuserve_server.observe.tracing.retrying_sender import RetryingSender
-from tpuserve_server.observe.tracing.target import find_target
-from tpuserve_server.observe.tracing.transport import open_transport
+from tpuserve_server.observe.tracing.message import find_resource
+from tpuserve_server.observe.tracing.options import find_target
+from tpuserve_server.observe.tracing.receiver_reply import ExportError, Rejection
+from tpuserve_server.observe.tracing.transport import RetryingSender, open_transport
 
 
 class Counts:
@@ -90,7 +88,7 @@ def export(url: str, count: int, **variables: str) -> Counter[str]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the last export all the time that a busy machine may need."""
     monkeypatch.setattr("tpuserve_server.observe.tracing.export._STOP_S", 60.0)
-    monkeypatch.setattr("tpuserve_server.observe.tracing.retrying_sender._LAST_SEND_S", 60.0)
+    monkeypatch.setattr("tpuserve_server.observe.tracing.transport._LAST_SEND_S", 60.0)
 
 
 def check(receiver: Receiver, count: int) -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.observe.tracing.options import TracingOptions
-from tpuserve_server.observe.tracing.target import find_target
+from tpuserve_server.observe.tracing.options import TracingOptions, find_target
 
 
 @pytest.mark.parametrize(

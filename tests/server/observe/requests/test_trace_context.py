@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuserve_server.observe.requests.parent import Parent, client_trace_id, read_parent, read_state
-from tpuserve_server.observe.requests.trace_context import TraceHeaders
+from tpuserve_server.observe.requests.trace_context import (
+    Parent,
+    TraceHeaders,
+    client_trace_id,
+    echo_request_id,
+    identify_response,
+    read_parent,
+    read_request_id,
+    read_state,
+)
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -90,3 +98,23 @@ def test_the_trace_of_a_client_is_that_of_its_valid_header() -> None:
     assert client_trace_id(None) == ""
     assert client_trace_id(TraceHeaders(f"00-{TRACE}\n-{SPAN}-00".encode())) == ""
     assert client_trace_id(TraceHeaders(f"01-{TRACE}-{SPAN}-00-more".encode())) == TRACE
+
+
+@pytest.mark.parametrize("raw", [b"a", b"x" * 128, b"1b4e28ba-2fa1", b'!"#~'])
+def test_a_valid_id_is_echoed(raw: bytes) -> None:
+    trailers: list[tuple[str, str]] = []
+    echo_request_id(raw, trailers)
+    assert trailers == [("x-request-id", raw.decode())]
+    assert identify_response(trailers) == raw.decode()
+
+
+@pytest.mark.parametrize("raw", [None, b"", b"x" * 129, b"a b", b"a\n", b"\x1b[31m", "é".encode(), b"\x7f"])
+def test_an_invalid_id_is_ignored_and_an_error_gets_a_new_one(raw: bytes | None) -> None:
+    trailers = [("server-timing", "x")]
+    echo_request_id(raw, trailers)
+    assert len(trailers) == 1
+    made = identify_response(trailers)
+    assert trailers == [("server-timing", "x"), ("x-request-id", made)]
+    assert read_request_id(made.encode()) == made
+    assert identify_response(trailers) == made
+    assert identify_response([]) != made

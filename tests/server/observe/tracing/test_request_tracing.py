@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tpuserve_server.observe.requests.trace_context import TraceContext, TraceHeaders
-from tpuserve_server.observe.tracing.sampler import Sampler
+from tpuserve_server.observe.tracing.request_tracing import Sampler
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = TraceHeaders(f"00-{TRACE}-{SPAN}-01".encode(), b"a=1")

@@ -10,8 +10,8 @@ from tests.support.measured import ID, finish, run_batch
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.limit import MOST_SERIES
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.series import MOST_SERIES
 from tpuserve_server.observe.metrics.upstream import upstream_page
 
 MORE = MOST_SERIES + 500

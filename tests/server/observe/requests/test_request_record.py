@@ -3,8 +3,7 @@
 import pytest
 
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.observe.requests.request_record import RequestRecord
-from tpuserve_server.observe.requests.slow_requests import WINDOW_S, SlowRequests
+from tpuserve_server.observe.requests.request_record import WINDOW_S, RequestRecord, SlowRequests
 
 
 def make_record(ended_s: float, latency_s: float) -> RequestRecord:
