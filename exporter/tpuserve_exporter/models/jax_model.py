@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpuserve_exporter.errors import BuilderFailed, ExportError, OptionConflict, reason_of
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
 from tpuserve_exporter.models.jax_function import JaxInput, PyTree
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names
+from tpuserve_exporter.models.naming import check_names, name_outputs
 from tpuserve_exporter.models.param_tree import ParamTree, read_tree
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
 
@@ -274,10 +274,7 @@ def _name_outputs(outputs: object, chosen: Sequence[str]) -> dict[str, Any]:
 
     leaves = jax.tree_util.tree_leaves_with_path(outputs)
     names = list(chosen) or [_output_name(path, index, len(leaves)) for index, (path, _) in enumerate(leaves)]
-    if len(names) != len(leaves):
-        raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(leaves)} output(s)")
-    check_distinct("output", names)
-    return {name: jnp.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    return name_outputs(names, [jnp.asarray(leaf) for _, leaf in leaves])
 
 
 def _output_name(path: tuple[Any, ...], index: int, count: int) -> str:

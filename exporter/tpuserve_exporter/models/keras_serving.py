@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.models.keras_inputs import check_distinct, input_specs, path_names
+from tpuserve_exporter.models.naming import input_specs, name_outputs, number_outputs, path_names
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
@@ -78,7 +78,7 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
 
     def call(**inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
         outputs = model(keras.tree.pack_sequence_as(structure, [inputs[name] for name in specs]), training=False)
-        return _name_outputs(model, outputs, options.outputs)
+        return name_outputs(options.outputs or _output_names(model, outputs), keras.tree.flatten(outputs))
 
     return dense_function(ServedFunction(specs, call, [model]))
 
@@ -89,17 +89,6 @@ def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa:
     It tracks the weights instead of the model. Keras 2 traces all layers when TensorFlow lists the objects in a model.
     """
     return replace(serve_keras(model, options), trackables=list(model.weights))
-
-
-def _name_outputs(model: "keras.Model", outputs: object, chosen: tuple[str, ...]) -> "dict[str, tf.Tensor]":
-    import keras
-
-    names = chosen or _output_names(model, outputs)
-    tensors = keras.tree.flatten(outputs)
-    if len(names) != len(tensors):
-        raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
-    check_distinct("output", names)
-    return dict(zip(names, tensors, strict=True))
 
 
 def _output_names(model: "keras.Model", outputs: object) -> list[str]:
@@ -113,7 +102,7 @@ def _output_names(model: "keras.Model", outputs: object) -> list[str]:
         layers = [model.layers[-1].name]
     if len(layers) == count == len(set(layers)):
         return layers
-    return ["outputs"] if count == 1 else [f"output_{index}" for index in range(count)]
+    return number_outputs(count)
 
 
 def described_dtype(model: "keras.Model") -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.builder import build_trackable, is_keras_2
-from tpuserve_exporter.models.keras_inputs import build_weights, check_distinct, check_names, option_spec, path_names
 from tpuserve_exporter.models.keras_serving import (
     Quantized,
     change,
@@ -17,6 +16,14 @@ from tpuserve_exporter.models.keras_serving import (
     renew_constants,
     serve_keras,
     serve_keras_2,
+)
+from tpuserve_exporter.models.naming import (
+    build_weights,
+    check_names,
+    name_outputs,
+    number_outputs,
+    option_spec,
+    path_names,
 )
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
@@ -197,10 +204,5 @@ def _name_outputs(outputs: object, chosen: tuple[str, ...]) -> "dict[str, tf.Ten
     import keras
 
     tensors = keras.tree.flatten(outputs)
-    if chosen and len(chosen) != len(tensors):
-        raise OptionConflict(f"there are {len(chosen)} --output options, but the module has {len(tensors)} output(s)")
-    names = list(chosen) or (path_names(outputs) if isinstance(outputs, Mapping) else [])
-    if not names:
-        names = ["outputs"] if len(tensors) == 1 else [f"output_{index}" for index in range(len(tensors))]
-    check_distinct("output", names)
-    return dict(zip(names, tensors, strict=True))
+    named = path_names(outputs) if isinstance(outputs, Mapping) else []
+    return name_outputs(chosen or named or number_outputs(len(tensors)), tensors, "module")

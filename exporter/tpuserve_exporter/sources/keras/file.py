@@ -19,7 +19,6 @@ from tpuserve_exporter.errors import (
     reason_of,
 )
 from tpuserve_exporter.models.builder import build_model
-from tpuserve_exporter.models.keras_inputs import build_weights
 from tpuserve_exporter.models.keras_serving import (
     change,
     described_dtype,
@@ -28,6 +27,7 @@ from tpuserve_exporter.models.keras_serving import (
     serve_keras,
     serve_keras_2,
 )
+from tpuserve_exporter.models.naming import build_weights
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, find_builder
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, option_spec
+from tpuserve_exporter.models.naming import check_names, name_outputs, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -123,7 +123,4 @@ def _name_outputs(builder: str, outputs: object, chosen: Sequence[str]) -> "dict
         )
     if not chosen:
         return named
-    if len(chosen) != len(named):
-        raise OptionConflict(f"there are {len(chosen)} --output options, but the model has {len(named)} output(s)")
-    check_distinct("output", chosen)
-    return dict(zip(chosen, named.values(), strict=True))
+    return name_outputs(chosen, list(named.values()))

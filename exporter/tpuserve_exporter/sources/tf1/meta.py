@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode, reason_of
 from tpuserve_exporter.graphs.function_inlining import inline_calls
 from tpuserve_exporter.graphs.graph_walk import node_of
-from tpuserve_exporter.models.keras_inputs import check_distinct, check_names, describe_spec, option_spec
+from tpuserve_exporter.models.naming import check_distinct, check_names, describe_spec, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
 from tpuserve_exporter.sources.opened import OpenedSource

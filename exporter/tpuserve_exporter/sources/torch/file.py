@@ -11,7 +11,7 @@ from tpuserve_exporter.errors import BuilderFailed, OptionConflict, SourceUnread
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
 from tpuserve_exporter.models.frameworks import quiet
 from tpuserve_exporter.models.jax_function import JaxInput
-from tpuserve_exporter.models.keras_inputs import check_names
+from tpuserve_exporter.models.naming import check_names
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.torch.program import Module

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.jax_function import JaxInput
-from tpuserve_exporter.models.keras_inputs import check_names
+from tpuserve_exporter.models.naming import check_names
 from tpuserve_exporter.options.export_options import InputNaming
 from tpuserve_exporter.sources.torch.program import describe, taken
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import BuilderFailed, OptionConflict
-from tpuserve_exporter.models.keras_inputs import check_distinct
+from tpuserve_exporter.models.naming import name_outputs
 from tpuserve_exporter.terms.signature import Array
 
 
@@ -65,11 +65,8 @@ class Outputs:
                 f"the model returns {type(returned).__name__} without a tensor, so that there is nothing to serve"
             )
         names = list(chosen) or _name([path for path, _ in tensors.values()])
-        if len(names) != len(tensors):
-            raise OptionConflict(f"there are {len(names)} --output options, but the model has {len(tensors)} output(s)")
-        check_distinct("output", names)
-        dtypes = {name: dtype_name(leaf.dtype) for name, (_, leaf) in zip(names, tensors.values(), strict=True)}
-        return cls(dict(zip(names, tensors, strict=True)), dtypes)
+        positions = name_outputs(names, list(tensors))
+        return cls(positions, {name: dtype_name(tensors[index][1].dtype) for name, index in positions.items()})
 
     def pick(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs by name from all the leaves."""

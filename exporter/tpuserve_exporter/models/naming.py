@@ -1,10 +1,10 @@
-"""The inputs of a Keras model: names, dtypes and shapes, from the model or from --input."""
+"""Names, dtypes and shapes of a model's inputs, from the model or from --input, and names of its outputs."""
 
 import keyword
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+_Output = TypeVar("_Output")
 # Automatic names of Keras. They differ from build to build, so signatures do not use them.
 _AUTOMATIC_INPUT = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
 
@@ -103,6 +104,19 @@ def check_distinct(what: str, names: "Sequence[str]") -> None:
         raise OptionConflict(
             f"several {what}s have the name {', '.join(map(repr, twice))}. Name each with --{what} NAME"
         )
+
+
+def name_outputs(names: "Sequence[str]", outputs: "Sequence[_Output]", of: str = "model") -> "dict[str, _Output]":
+    """Return the outputs of a model by name. Raises OptionConflict for too many or few names, or equal ones."""
+    if len(names) != len(outputs):
+        raise OptionConflict(f"there are {len(names)} --output options, but the {of} has {len(outputs)} output(s)")
+    check_distinct("output", names)
+    return dict(zip(names, outputs, strict=True))
+
+
+def number_outputs(count: int) -> list[str]:
+    """Return the names of outputs that the model does not name."""
+    return ["outputs"] if count == 1 else [f"output_{index}" for index in range(count)]
 
 
 def _known_inputs(model: "keras.Model") -> Any:  # noqa: ANN401 - a tensor, list or dictionary of tensors
