@@ -158,3 +158,8 @@ def _count_top1(want: Array, got: Array) -> tuple[int, int]:
     best, chosen = want.argmax(axis=1), got.argmax(axis=1)
     rows = np.arange(len(want))
     return int(np.sum((best == chosen) | (want[rows, best] == want[rows, chosen]))), len(want)
+
+
+def is_float(value: Array) -> bool:
+    """Return whether the array takes NaN: numpy's floats, and bfloat16, whose kind in numpy is V."""
+    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tpuserve_exporter.checks.difference import is_float
 from tpuserve_exporter.terms.signature import Array, Tensors
 
 _MOST_RANKED = 5
@@ -71,7 +72,7 @@ def _find_scores(outputs: Mapping[str, Array]) -> Array | None:
     fitting: dict[str, Array] = {
         name: value[0].astype(np.float64)
         for name, value in outputs.items()
-        if value.ndim == 2 and value.shape[0] == 1 and value.shape[1] > 1 and _is_floating(value)
+        if value.ndim == 2 and value.shape[0] == 1 and value.shape[1] > 1 and is_float(value)
     }
     usual = [name for name in _USUAL_SCORES if name in fitting]
     if usual or len(fitting) == 1:
@@ -91,10 +92,6 @@ def _find_names(outputs: Mapping[str, Array], scores: Array | None, labels: Sequ
 def _rank(scores: Array) -> list[int]:
     order: list[int] = np.argsort(np.where(np.isnan(scores), -np.inf, -scores), kind="stable").tolist()
     return order
-
-
-def _is_floating(value: Array) -> bool:
-    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
 
 
 def _is_text(value: Array) -> bool:

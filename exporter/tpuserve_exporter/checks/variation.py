@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.difference import Tolerance, compare, is_float
 from tpuserve_exporter.terms.samples import distinct_rows, take_rows
 from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
 
@@ -142,7 +142,7 @@ def _trials_in_fixed(samples: Tensors, kept: int, rows: int) -> Iterator[_Trial]
     order[kept] = kept
     at = np.array([kept])
     yield _Trial(_OTHERS, take_rows(samples, order), at, at)
-    if any(_is_float(value) for value in samples.values()):
+    if any(is_float(value) for value in samples.values()):
         yield _Trial(_NEIGHBOURS, _spoil_others(samples, kept), at, at)
 
 
@@ -161,24 +161,19 @@ def _trials(rows: Tensors) -> Iterator[_Trial]:
     for index in order:
         yield _Trial("the batch size", take_rows(rows, order[index : index + 1]), np.array([0]), np.array([index]))
     yield _Trial("its position in the batch", take_rows(rows, order[::-1]), order, order[::-1])
-    if any(_is_float(value) for value in rows.values()):
+    if any(is_float(value) for value in rows.values()):
         for index in order:
             yield _Trial(_NEIGHBOURS, _spoil_others(rows, int(index)), np.array([index]), np.array([index]))
 
 
 def _spoil_others(rows: Tensors, kept: int) -> Tensors:
-    return {name: _spoil(value, kept) if _is_float(value) else value for name, value in rows.items()}
+    return {name: _spoil(value, kept) if is_float(value) else value for name, value in rows.items()}
 
 
 def _spoil(value: Array, kept: int) -> Array:
     spoiled = np.full_like(value, np.nan)
     spoiled[kept] = value[kept]
     return spoiled
-
-
-def _is_float(value: Array) -> bool:
-    """Return whether the array takes NaN: numpy's floats, and bfloat16, whose kind in numpy is V."""
-    return value.dtype.kind == "f" or value.dtype.name == "bfloat16"
 
 
 def _run(model: Runnable, signature: Signature, trial: _Trial) -> Tensors | None:

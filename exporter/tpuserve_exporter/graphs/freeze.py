@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.graphs.flat_graph import FlatGraph, flatten
-from tpuserve_exporter.graphs.graph_walk import drop_unused_functions, pass_on, replace_operation
+from tpuserve_exporter.graphs.graph_walk import drop_unused_functions, node_of, pass_on, replace_operation
 from tpuserve_exporter.graphs.scale_folding import Folding, ScaleFolder, apply_folding
 from tpuserve_exporter.graphs.weight_values import WeightValues
 from tpuserve_exporter.models.served_function import ServedFunction
@@ -210,7 +210,7 @@ def _prune(flat: FlatGraph) -> FlatGraph:
     """Return the graph with only the nodes, functions and captures that its outputs need."""
     import tensorflow as tf
 
-    wanted = [tensor.split(":")[0] for tensor in flat.fetches.values()]
+    wanted = [node_of(tensor) for tensor in flat.fetches.values()]
     part = tf.compat.v1.graph_util.extract_sub_graph(flat.graph_def, list(dict.fromkeys(wanted)))
     there = {node.name for node in part.node}
     part.library.CopyFrom(flat.graph_def.library)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class _Part:
         for node in nodes:
             for index, name in enumerate(node.input):
                 if not name.startswith("^"):
-                    takers.setdefault(_node_of(name), []).append((node, index))
+                    takers.setdefault(node_of(name), []).append((node, index))
         return cls({node.name: node for node in nodes}, takers, tuple(arguments), tuple(returns))
 
 
@@ -172,7 +173,7 @@ class _Frame:
 
     def argument(self, tensor: str) -> "tuple[_Frame, str] | None":
         """Return the caller's frame and tensor for an argument, or None for another tensor."""
-        name = _node_of(tensor)
+        name = node_of(tensor)
         if self.call is None or name not in self.part.arguments:
             return None
         caller, node = self.call
@@ -204,7 +205,7 @@ class GraphWalk:
             if _index_of(node.input[index]) == output or name in frame.part.arguments:
                 yield from self._through(pixels, frame, node, index)
         for number, returned in enumerate(frame.part.returns):
-            if _node_of(returned) == name and _index_of(returned) == output and frame.call is not None:
+            if node_of(returned) == name and _index_of(returned) == output and frame.call is not None:
                 caller, call = frame.call
                 yield from self._follow(pixels, caller, call.name, number)
 
@@ -249,7 +250,7 @@ class GraphWalk:
 
     def _constant(self, frame: _Frame, name: str) -> Array | None:
         """Compute a tensor that depends only on constants and variables. Return None for any other tensor."""
-        node = frame.part.nodes.get(_node_of(name))
+        node = frame.part.nodes.get(node_of(name))
         if node is None:
             argument = frame.argument(name)
             return None if argument is None else self._constant(*argument)
@@ -265,15 +266,11 @@ class GraphWalk:
         return compute_constant(node.op, known) if known and len(known) == len(operands) else None
 
     def _handle(self, frame: _Frame, name: str) -> "tf.Tensor | None":
-        node = frame.part.nodes.get(_node_of(name))
+        node = frame.part.nodes.get(node_of(name))
         if node is None:
             argument = frame.argument(name)
             return None if argument is None else self._handle(*argument)
         return self._handle(frame, node.input[0]) if node.op == "Identity" else self.captures.get(node.name)
-
-
-def _node_of(tensor: str) -> str:
-    return tensor.split(":")[0]
 
 
 def _index_of(tensor: str) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY
 from tpuserve_exporter.terms.signature import Array
@@ -122,11 +123,11 @@ def _hash_meta_graph(meta_graph: "MetaGraphDef") -> str:
     for name, signature in sorted(meta_graph.signature_def.items()):
         parts += [name, signature.SerializeToString(deterministic=True).hex()]
         infos = [*signature.inputs.values(), *signature.outputs.values()]
-        roots += [_node_name(info.name) for info in infos]
+        roots += [node_of(info.name) for info in infos]
     # Signatures do not lead to the operations that restore variables and fill tables.
-    roots.append(_node_name(meta_graph.saver_def.restore_op_name))
+    roots.append(node_of(meta_graph.saver_def.restore_op_name))
     for key in _INITIALIZERS:
-        roots += map(_node_name, meta_graph.collection_def[key].node_list.value)
+        roots += map(node_of, meta_graph.collection_def[key].node_list.value)
     # Nodes without inputs keep their names, which distinguish two variables of one shape.
     functions = _Functions(meta_graph.graph_def.library.function)
     leaves = {
@@ -156,7 +157,7 @@ class _Functions:
         results = [function.ret[one.name] for one in function.signature.output_arg]
         controls = list(function.control_ret.values())
         nodes = {node.name: node for node in function.node_def}
-        hashes = _hash_nodes(nodes, [*map(_node_name, results), *controls], arguments, self)
+        hashes = _hash_nodes(nodes, [*map(node_of, results), *controls], arguments, self)
         returned = (_reference(result, hashes) for result in results)
         return _digest([*arguments.values(), *returned, *sorted(hashes.get(name, "") for name in controls)])
 
@@ -171,7 +172,7 @@ def _hash_nodes(
         if name in hashes or name not in nodes:
             waiting.pop()
             continue
-        sources = map(_node_name, nodes[name].input)
+        sources = map(node_of, nodes[name].input)
         # A node that has begun and has no hash is part of a loop of TensorFlow 1. Its name stands for its hash.
         first = [] if name in begun else [one for one in sources if one not in hashes and one not in begun]
         begun.add(name)
@@ -192,10 +193,6 @@ def _reference(tensor: str, hashes: Mapping[str, str]) -> str:
     """Return a reference such as `node`, `node:1`, `node:y:0` or `^node` with the node's hash instead of its name."""
     name, colon, output = tensor.removeprefix("^").partition(":")
     return f"{hashes.get(name, name)}{colon}{output}"
-
-
-def _node_name(tensor: str) -> str:
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def _hash_attributes(attributes: "Mapping[str, AttrValue]", functions: _Functions) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
+from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.models.ragged import mark_ragged, spread
 from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.terms.signature import Runnable, Signature, Tensors, TensorSpec, read_signatures
@@ -226,7 +227,7 @@ def _dense_names(node: "NodeDef", constants: "Mapping[str, NodeDef]") -> list[st
 def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
     import tensorflow as tf
 
-    constant = constants.get(name.split(":")[0])
+    constant = constants.get(node_of(name))
     if constant is None:
         return []
     return [value.decode() for value in np.atleast_1d(tf.make_ndarray(constant.attr["value"].tensor))]

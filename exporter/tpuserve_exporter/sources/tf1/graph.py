@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
-from tpuserve_exporter.graphs.graph_walk import check_operations, drop_unused_functions, is_variable
+from tpuserve_exporter.graphs.graph_walk import check_operations, drop_unused_functions, is_variable, node_of
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.sources.tf1.name_based import GraphVariable, RestoredValues, Slice, read_variable
 from tpuserve_exporter.terms.samples import count_rows, take_rows
@@ -173,7 +173,7 @@ def cut_graph(
     """
     import tensorflow as tf
 
-    nodes = [tensor.split(":")[0] for tensor in fetches.values()]
+    nodes = [node_of(tensor) for tensor in fetches.values()]
     for node in graph_def.node:
         # These attributes hold old placements, references to removed nodes, and shapes from before the inputs changed.
         for attribute in _PLACEMENT:
@@ -183,7 +183,7 @@ def cut_graph(
     drop_unused_functions(part)
     check_operations(part)
     there = {node.name for node in part.node}
-    reached = {name: tensor for name, tensor in feeds.items() if tensor.split(":")[0] in there}
+    reached = {name: tensor for name, tensor in feeds.items() if node_of(tensor) in there}
     parts = {
         one.variable_name.removesuffix(":0"): Slice.read(one.save_slice_info_def)
         for one in variables
