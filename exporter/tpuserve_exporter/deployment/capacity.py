@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
+from tpuserve_exporter.programs.version_programs import Entry
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # Objectives such as `p99<=20ms`. They become comments of YAML, so they have no line breaks.
@@ -16,34 +17,30 @@ _Threshold = Annotated[str, Field(pattern=r"^[\w .%/<>=]{1,80}$")]
 _DIGITS = 9
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+_Kind = TypeVar("_Kind", bound=Entry)
 
 
-_Kind = TypeVar("_Kind", bound=_Document)
-
-
-class _Search(_Document):
+class _Search(Entry):
     model: str
     objectives: tuple[_Threshold, ...] = Field(min_length=1)
     rows_per_request: _Positive
     rate_per_s: _Positive | None
 
 
-class _Gate(_Document):
+class _Gate(Entry):
     gate: _Threshold
     failed: bool
 
 
-class _Generator(_Document):
+class _Generator(Entry):
     trusted: bool
 
 
-class _Total(_Document):
+class _Total(Entry):
     rate_per_s: float = Field(ge=0, allow_inf_nan=False)
 
 
-class _Run(_Document):
+class _Run(Entry):
     model: str
     exit_code: int
     rows_per_request: _Positive

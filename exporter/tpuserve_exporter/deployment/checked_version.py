@@ -9,28 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tpuserve_exporter.errors import DoesNotFit, NotChecked, OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.tpu import DeviceMesh, TpuTopology
 from tpuserve_exporter.programs.verdict import gibibytes, in_gib
-from tpuserve_exporter.programs.version_programs import no_programs, read_manifest
+from tpuserve_exporter.programs.version_programs import Entry, no_programs, read_manifest
 
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class MeshRow(_Row):
+class MeshRow(Entry):
     """Axes of the mesh that programs were compiled for."""
 
     data: int = Field(ge=1)
     model: int = Field(ge=1)
 
 
-class ProgramSize(_Row):
+class ProgramSize(Entry):
     """Batch size and sequence length of a program, or None for a dimension that it does not have."""
 
     batch_size: int | None = None
@@ -54,14 +50,14 @@ class ProgramRow(ProgramSize):
         return ", ".join(f"{kind} {size}" for kind, size in sizes if size is not None) or self.part
 
 
-class HbmRow(_Row):
+class HbmRow(Entry):
     """Bytes of one device's memory. None: unknown, because a program did not compile."""
 
     needed: int | None
     available: int
 
 
-class TogetherRow(_Row):
+class TogetherRow(Entry):
     """The verdict on all programs together for one topology."""
 
     topology: str
@@ -71,7 +67,7 @@ class TogetherRow(_Row):
     side_by_side: int | None = None
 
 
-class PreflightRows(_Row):
+class PreflightRows(Entry):
     """All results of one preflight."""
 
     preflight: tuple[ProgramRow, ...] = ()
@@ -83,7 +79,7 @@ class PreflightRows(_Row):
         return list(dict.fromkeys(row.topology for row in self.preflight))
 
 
-class _Part(_Row):
+class _Part(Entry):
     programs: tuple[ProgramSize, ...]
 
 
@@ -96,11 +92,11 @@ class DeviceRows(PreflightRows):
     shard: tuple[Any, ...] = ()
 
 
-class _File(_Row):
+class _File(Entry):
     size_bytes: int = Field(ge=0)
 
 
-class ManifestRows(_Row):
+class ManifestRows(Entry):
     """The fields of a manifest that a deployment depends on."""
 
     fingerprint: str | None = None
@@ -142,7 +138,7 @@ class CheckReport(PreflightRows):
             raise SourceUnreadable(f"{path} is not a document of `tpuserve check VERSION --tpu TPU --json`") from error
 
 
-_Read = TypeVar("_Read", bound=BaseModel)
+_Read = TypeVar("_Read", bound=Entry)
 
 _FITS = "compiles and fits"
 

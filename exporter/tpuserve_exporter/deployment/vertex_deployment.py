@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict
-
 from tpuserve_exporter.deployment.checked_version import CheckedVersion, ManifestRows, read_numbered
 from tpuserve_exporter.deployment.machines import VertexMachine
 from tpuserve_exporter.deployment.names import Image
@@ -18,6 +16,7 @@ from tpuserve_exporter.deployment.plan import ServerNeeds
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.store_uri import StoreUri
 from tpuserve_exporter.options.tpu import GIB
+from tpuserve_exporter.programs.version_programs import Entry
 
 _DEFAULT_SIGNATURE: Final = "serving_default"
 # An example with more values is too long for a script.
@@ -25,11 +24,7 @@ _MOST_VALUES: Final = 1024
 _VALUES: Final = {"string": "", "bool": False, "float16": 0.0, "bfloat16": 0.0, "float32": 0.0, "float64": 0.0}
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class TensorRow(_Row):
+class TensorRow(Entry):
     """An input in a manifest. None in `shape` is a free dimension, and a `shape` of None an unknown rank."""
 
     dtype: str
@@ -37,13 +32,13 @@ class TensorRow(_Row):
     row_splits: tuple[str, ...] | None = None
 
 
-class SignatureRow(_Row):
+class SignatureRow(Entry):
     """The inputs of a signature by name."""
 
     inputs: Mapping[str, TensorRow]
 
 
-class SignatureRows(_Row):
+class SignatureRows(Entry):
     """The signatures in a manifest by name."""
 
     signatures: Mapping[str, SignatureRow]

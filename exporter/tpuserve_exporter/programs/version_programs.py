@@ -14,14 +14,16 @@ from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, find_axes
 from tpuserve_exporter.terms.texts import first
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 
-_Read = TypeVar("_Read", bound=BaseModel)
+_Read = TypeVar("_Read", bound="Entry")
 
 
-class _Entry(BaseModel):
+class Entry(BaseModel):
+    """A part of a document that another version of this exporter may have written. Unknown fields are ignored."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class _Tensor(_Entry):
+class _Tensor(Entry):
     shape: tuple[int | None, ...]
 
     @property
@@ -29,35 +31,35 @@ class _Tensor(_Entry):
         return bool(self.shape) and self.shape[0] is None
 
 
-class _Program(_Entry):
+class _Program(Entry):
     batch_size: int | None = None
     sequence_length: int | None = None
     file: str
 
 
-class _PartEntry(_Entry):
+class _PartEntry(Entry):
     inputs: Mapping[str, _Tensor]
     weights: tuple[str, ...]
     outputs: Mapping[str, _Tensor]
     programs: tuple[_Program, ...]
 
 
-class _Rule(_Entry):
+class _Rule(Entry):
     pattern: str
     axes: tuple[str | None, ...]
 
 
-class _Device(_Entry):
+class _Device(Entry):
     format_version: int
     shard: tuple[_Rule, ...] = ()
     parts: Mapping[str, _PartEntry]
 
 
-class _File(_Entry):
+class _File(Entry):
     sha256: str
 
 
-class _Manifest(_Entry):
+class _Manifest(Entry):
     fingerprint: str | None = None
     device: _Device | None = None
     files: Mapping[str, _File] = Field(default_factory=dict)
