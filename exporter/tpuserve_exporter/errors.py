@@ -17,10 +17,7 @@ ExportError                 1   any other error
 └── UnsafeOperation        13   the graph reads or writes files, runs Python, or has unknown operations
 """
 
-import contextlib
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 # Exit code of an interrupted command: a shell reports the same code for a process that SIGINT ended.
@@ -123,26 +120,3 @@ def reason_of(error: Exception) -> str:
     if lines[:1] == [_TRACED]:
         return re.sub(r"^\w+Error: ", "", lines[-1])
     return next((line for line in lines if not _FRAME.match(line)), type(error).__name__)
-
-
-@contextlib.contextmanager
-def source_errors(source: Path) -> Iterator[None]:
-    """Turn an OSError of the body into SourceUnreadable if it names the source, or a file in it or next to it."""
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error.filename, str) or not _belongs(Path(error.filename), source):
-            raise
-        raise unreadable(Path(error.filename), error) from error
-
-
-def unreadable(path: Path, error: OSError) -> SourceUnreadable:
-    """Return the failure for a path that cannot be read, with a hint if permissions are missing."""
-    reason = error.strerror or str(error)
-    hint = ". Give the exporting user permission to read it" if isinstance(error, PermissionError) else ""
-    return SourceUnreadable(f"cannot read {path}: {reason}{hint}")
-
-
-def _belongs(path: Path, source: Path) -> bool:
-    """Return whether `path` is the source, or is in it or next to it, as the files of a checkpoint are."""
-    return path == source or path.is_relative_to(source) or path.parent == source.parent

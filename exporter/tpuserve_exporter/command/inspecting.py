@@ -9,9 +9,10 @@ import click
 from rich.console import Console
 
 from tpuserve_exporter.command.running import report_failure, run_program
-from tpuserve_exporter.errors import ExportError, SourceUnreadable, unreadable
+from tpuserve_exporter.errors import ExportError, SourceUnreadable
 from tpuserve_exporter.inspection.look import inspect
 from tpuserve_exporter.inspection.view import print_contents
+from tpuserve_exporter.sources.checkpoint_path import unreadable
 
 PROG_NAME = "tpuserve inspect"
 _LOG_WIDTH = 120

@@ -1,7 +1,9 @@
-"""Finds the files of a checkpoint from a directory, a prefix or an index, without a framework."""
+"""Finds the files of a source, and reports those that cannot be read. Needs no framework."""
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
@@ -86,3 +88,26 @@ def read_index(index: Path) -> dict[str, Path]:
         return {tensor: index.with_name(Path(file).name) for tensor, file in file_of.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceUnreadable(f"cannot read {index.name}, an index of safetensors: {reason_of(error)}") from error
+
+
+@contextlib.contextmanager
+def source_errors(source: Path) -> Iterator[None]:
+    """Turn an OSError of the body into SourceUnreadable if it names the source, or a file in it or next to it."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error.filename, str) or not _belongs(Path(error.filename), source):
+            raise
+        raise unreadable(Path(error.filename), error) from error
+
+
+def unreadable(path: Path, error: OSError) -> SourceUnreadable:
+    """Return the failure for a path that cannot be read, with a hint if permissions are missing."""
+    reason = error.strerror or str(error)
+    hint = ". Give the exporting user permission to read it" if isinstance(error, PermissionError) else ""
+    return SourceUnreadable(f"cannot read {path}: {reason}{hint}")
+
+
+def _belongs(path: Path, source: Path) -> bool:
+    """Return whether `path` is the source, or is in it or next to it, as the files of a checkpoint are."""
+    return path == source or path.is_relative_to(source) or path.parent == source.parent

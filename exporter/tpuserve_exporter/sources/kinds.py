@@ -127,10 +127,11 @@ _MOST_NAMED = 6
 def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
     """Return the kinds that the directory itself can be, each with the file or subdirectory that shows it."""
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
+    state_file = "checkpoint" if "checkpoint" in names else None
     found: dict[DirectoryKind, str | None] = {
         "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
         "orbax": find_orbax(directory),
-        "tf-ckpt": next((name for name in names if name.endswith(".index")), None) or _state_file(names),
+        "tf-ckpt": next((name for name in names if name.endswith(".index")), None) or state_file,
         "torch": next((name for name in names if name.endswith(".safetensors")), None),
     }
     return {kind: name for kind, name in found.items() if name is not None}
@@ -141,10 +142,6 @@ def list_others(directory: Path, kind: DirectoryKind | None) -> list[str]:
     found = [*_files(directory), *_folders(directory, kind)]
     more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
     return [*found[:_MOST_NAMED], *more]
-
-
-def _state_file(names: list[str]) -> str | None:
-    return "checkpoint" if "checkpoint" in names else None
 
 
 def _files(directory: Path) -> Iterator[str]:

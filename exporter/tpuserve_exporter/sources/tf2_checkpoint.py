@@ -93,7 +93,7 @@ def _build(builder: str, options: ModelOptions) -> _Built:
     if is_keras_2(model):
         return _Built(model, serve_keras_2(model, options), described_dtype(model))
     function = serve_module(model, options)
-    build_variables(function)
+    function.trace()  # many modules create their variables in their first call
     return _Built(model, function, None)
 
 
@@ -138,7 +138,7 @@ def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
         raise BuilderFailed(
             f"{options.builder} returned a {type(module).__name__} without __call__, so that there is nothing to serve"
         )
-    parameters = _parameters(function)
+    parameters = list(inspect.signature(getattr(function, "python_function", function)).parameters)
     specs = _specs(function, parameters, options.inputs)
     fixed = {name: False for name in _TRAINING if name in parameters and name not in specs}
     by_name = all(name in parameters for name in specs)
@@ -151,25 +151,10 @@ def serve_module(module: "tf.Module", options: ModelOptions) -> ServedFunction:
     return dense_function(ServedFunction(specs, call, [module]))
 
 
-def build_variables(function: ServedFunction) -> None:
-    """Trace the function once, because many modules create their variables in their first call."""
-    function.trace()
-
-
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(getattr(function, "python_function", function)).parameters)
-
-
-def _signature(function: Callable[..., Any]) -> "Sequence[tf.TensorSpec] | None":
-    """Return the `input_signature` of a tf.function, or None if the callable has none."""
-    signature: Sequence[tf.TensorSpec] | None = getattr(function, "input_signature", None)
-    return signature
-
-
 def _specs(
     function: Callable[..., Any], parameters: Sequence[str], namings: Sequence[InputNaming]
 ) -> "dict[str, tf.TensorSpec]":
-    signature = _signature(function)
+    signature: Sequence[tf.TensorSpec] | None = getattr(function, "input_signature", None)
     if signature is None or any(one.dtype is not None for one in namings):
         if not namings or any(one.dtype is None for one in namings):
             raise OptionConflict(

@@ -15,12 +15,13 @@ from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.checks.version_graph import check_no_python
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.staging import disk_errors, temporary_disk_errors
-from tpuserve_exporter.errors import OptionConflict, source_errors
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
-from tpuserve_exporter.options.export_options import ExportOptions, TpuOptions
+from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.preflight import Preflight
 from tpuserve_exporter.signatures.labels import read_labels
+from tpuserve_exporter.sources.checkpoint_path import source_errors
 from tpuserve_exporter.sources.kinds import detect, open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -130,16 +131,13 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
         check_litert()
     if options.device_programs:
         check_lowering()
-    preflight = _prepare_preflight(options.tpu, progress)
+    tpu = options.tpu
+    preflight = Preflight(tpu.topologies, tpu.mesh, tpu.rules, progress) if tpu.topologies else None
     if options.serve_check:
         find_server()
     warnings = Warnings(progress)
     checks = Checks(options, progress, warnings.add)
     return Job(options, progress, warnings, destination, labels, checks, preflight, key)
-
-
-def _prepare_preflight(tpu: TpuOptions, progress: Progress) -> Preflight | None:
-    return Preflight(tpu.topologies, tpu.mesh, tpu.rules, progress) if tpu.topologies else None
 
 
 def screen_version(job: Job, written: Written) -> Written:
