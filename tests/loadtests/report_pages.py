@@ -1,5 +1,6 @@
 """The report pages of every command, from invented runs."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -271,7 +272,7 @@ def page_of_nothing() -> str:
     return page_of_a_run(recorded_run(Load(10, users=4), lines=("grpc",), seconds=0.0))
 
 
-PAGES: dict[str, Callable[[], str]] = {
+_PAGES: dict[str, Callable[[], str]] = {
     "run": page_of_a_run,
     "watched": page_of_a_watched_run,
     "long": page_of_a_long_run_that_was_stopped,
@@ -287,3 +288,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "refusal": page_of_a_refusal,
     "nothing": page_of_nothing,
 }
+# Several tests read each page, whose load takes longer than the test.
+PAGES = {name: functools.cache(render) for name, render in _PAGES.items()}

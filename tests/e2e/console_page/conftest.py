@@ -38,7 +38,7 @@ def site(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     """Yield a browser that resolves console.test to this machine."""
     with drive_browser(
