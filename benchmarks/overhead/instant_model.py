@@ -11,8 +11,7 @@ from benchmarks.harness import mlp_model
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.deadline import SystemClock

@@ -21,10 +21,9 @@ from benchmarks.overhead.loop_load import IN_FLIGHT, Request, replies, run
 from benchmarks.peers.wire import INFER_BINARY, INFER_GRPC, INFER_REST, PREDICT_GRPC, PREDICT_REST, Wire
 from tpuserve_server.access.access import PREDICT
 from tpuserve_server.core.models.registry import ModelRegistry
-from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.serving.service import InferenceService, OverloadGate
 from tpuserve_server.core.system.memory import settle_garbage_collector
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.server_state import Traffic

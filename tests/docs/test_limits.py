@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.core.models import ensemble_rules, manager, version_tree
+from tpuserve_server.core.models import configuration_rules, local_storage, manager
 from tpuserve_server.core.models.ends import MOST_ENDS, MOST_FORM_ENDS
 from tpuserve_server.core.system.form_records import MOST_KNOWN
 from tpuserve_server.core.terms import errors
@@ -66,11 +66,11 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("wait for a client that reads nothing of its response", f"{limits.DRAIN_UNREAD_S:g} s"),
         ("requests of one stream (`ModelStreamInfer`) that wait", f"{stream.MAX_PENDING}"),
         ("regions of shared memory", f"{shared_memory._MAX_REGIONS}"),
-        ("steps of an ensemble", f"{ensemble_rules._MAX_STEPS}"),
-        ("ensembles within ensembles", f"{ensemble_rules._MAX_LEVELS} levels"),
+        ("steps of an ensemble", f"{configuration_rules._MAX_STEPS}"),
+        ("ensembles within ensembles", f"{configuration_rules._MAX_LEVELS} levels"),
         ("loads of one model that hang", f"{manager._MAX_HUNG}"),
-        ("files and directories of a version", f"{version_tree.MAX_ENTRIES:,}"),
-        ("nested directories of a version", f"{version_tree.MAX_DEPTH}"),
+        ("files and directories of a version", f"{local_storage.MAX_ENTRIES:,}"),
+        ("nested directories of a version", f"{local_storage.MAX_DEPTH}"),
         ("calls within calls of a TensorFlow graph", f"{executor._MAX_DEPTH}"),
         ("nodes that function calls add to a graph", f"{executor._MAX_ADDED_NODES:,}"),
         ("ends of the server's process by one model", f"{MOST_ENDS} in 1 hour"),

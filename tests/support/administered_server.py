@@ -14,8 +14,7 @@ from tests.support.fake_device import FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.serving.service import ModelAccess
 from tpuserve_server.core.terms.deadline import Deadline

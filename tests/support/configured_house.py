@@ -6,25 +6,24 @@ from pathlib import Path
 
 from tests.support.fake_device import DOUBLE, NO_BATCHER, FakeServable, RecordingMetrics
 from tpuserve_server.access.caller import for_server
-from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.change_record import ChangeRecord
+from tpuserve_server.core.models.configuration_rules import ConfigurationRules, ReloadRoots
 from tpuserve_server.core.models.configured_models import ConfiguredModels
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.ensemble_source import EnsembleSource
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig, VersionPolicy
-from tpuserve_server.core.models.model_load import ModelLoad
 from tpuserve_server.core.models.registry import ModelRegistry
-from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.models.source import Source
+from tpuserve_server.core.models.transition import ModelLoad
 from tpuserve_server.core.serving.service import InferenceService, ModelAccess
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.core.terms.options import LoadOptions, ReloadOptions
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State
-from tpuserve_server.ensembles.loader import EnsembleLoader
-from tpuserve_server.ensembles.source import EnsembleSource
+from tpuserve_server.ensembles.runner import EnsembleLoader
 
 CLOCK = SystemClock()
 
@@ -84,10 +83,8 @@ class House:
             self.ensembles,
             storage,
             CLOCK,
-            roots or ReloadRoots(ReloadOptions()),
-            allow_labels_for_unavailable=allow,
-            allow_no_models=allow_no_models,
-            record=record,
+            ConfigurationRules(roots or ReloadRoots(ReloadOptions()), allow, allow_no_models),
+            record,
         )
         self._changed = threading.Condition()
         self.registry.subscribe(self._wake)

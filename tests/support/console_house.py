@@ -10,8 +10,7 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions

@@ -1,6 +1,6 @@
 """Overload gates that accept every request, or refuse every request."""
 
-from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.server_state import Traffic
 

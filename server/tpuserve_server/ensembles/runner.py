@@ -1,4 +1,4 @@
-"""EnsembleSteps: holds the versions that serve an ensemble's steps, and runs requests through them."""
+"""EnsembleLoader and EnsembleSteps: pipelines of models, their order and signatures, and their runs."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Self, TypeAlias
 
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedEnsemble, LoadedVersion, Loader
 from tpuserve_server.core.serving.acquired import AcquiredModel
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
@@ -339,3 +340,35 @@ def _is_same(signature: Signature, model: AcquiredModel) -> bool:
 def _release(models: Sequence[AcquiredModel]) -> None:
     for model in models:
         model.release()
+
+
+class EnsembleLoader:
+    """Loader of every kind of version. Thread-safe; keeps no state between loads."""
+
+    def __init__(self, versions: Loader[LoadedVersion], acquire: Acquire) -> None:
+        """Load version directories with `versions`, and take the steps of ensembles from `acquire`."""
+        self._versions = versions
+        self._acquire = acquire
+
+    def load(self, aspired: AspiredVersion) -> Loaded:
+        """Implement Loader.load. An ensemble is checked against the versions that serve its steps now.
+
+        Raises:
+            Unavailable: a step has no version that serves.
+            FailedPrecondition: the signatures of the steps do not fit the connections.
+            ServingError: as the loader of version directories.
+        """
+        if aspired.ensemble is None:
+            return self._versions.load(aspired)
+        steps = EnsembleSteps(aspired.servable.name, aspired.ensemble, self._acquire)
+        steps.hold().release()
+        return LoadedEnsemble(steps, _notes(aspired.ensemble))
+
+    def unload(self, loaded: Loaded) -> None:
+        """Implement Loader.unload. An ensemble holds nothing after its last request."""
+        if isinstance(loaded, LoadedVersion):
+            self._versions.unload(loaded)
+
+
+def _notes(ensemble: Ensemble) -> tuple[str, ...]:
+    return tuple(f"{step}: {', '.join(step.takes)} -> {', '.join(step.produces)}" for step in ensemble.steps)

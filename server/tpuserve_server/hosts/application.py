@@ -15,7 +15,7 @@ from tpuserve_server.protocols.guarded import GuardedTable
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from tpuserve_server.core.serving.overload_gate import OverloadGate
+    from tpuserve_server.core.serving.service import OverloadGate
     from tpuserve_server.core.terms.server_state import Traffic
 
 MEBIBYTE = 1 << 20

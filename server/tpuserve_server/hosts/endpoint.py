@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.access.certificate import CERTIFICATE_KEY
-from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.departed_clients import DepartedClients

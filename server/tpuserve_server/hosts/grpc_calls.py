@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.access.certificate import CERTIFICATE_KEY, no_certificate
-from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
 from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving, frame, whole_message

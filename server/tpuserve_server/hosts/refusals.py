@@ -5,7 +5,7 @@ Aliases of paths, as on Vertex AI, are not among the requests of inference.
 
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import Clock, Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code, Internal
 from tpuserve_server.hosts.grpc_headers import deadline_of

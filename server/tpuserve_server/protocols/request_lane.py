@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.acquired import PreparedRequest
-from tpuserve_server.core.serving.response import Encoding, Part, ResponseBudget
+from tpuserve_server.core.serving.budgets import Encoding, Part, ResponseBudget
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError

@@ -11,10 +11,14 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import ConfigProto
 from tpuserve_formats.signing.errors import BadKey
-from tpuserve_server.core.models.base_path import describe_without_version
-from tpuserve_server.core.models.ensemble_rules import check_ensemble, check_nesting
+from tpuserve_server.core.models.configuration_rules import (
+    check_ensemble,
+    check_list,
+    check_nesting,
+    check_platforms,
+    describe_without_version,
+)
 from tpuserve_server.core.models.model_config import ModelConfig
-from tpuserve_server.core.models.model_config_rules import check_list, check_platforms
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError

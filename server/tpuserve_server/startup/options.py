@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuserve_formats.signing.errors import BadKey
+from tpuserve_server.core.models.configuration_rules import ReloadRoots
 from tpuserve_server.core.models.local_storage import LocalStorage
-from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.storage import without_secrets

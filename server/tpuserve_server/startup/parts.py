@@ -11,19 +11,19 @@ from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.change_record import ChangeRecord
+from tpuserve_server.core.models.configuration_rules import ConfigurationRules
 from tpuserve_server.core.models.configured_models import ConfiguredModels
+from tpuserve_server.core.models.ensemble_source import EnsembleSource
 from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.source import Source
 from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.overload_gate import OverloadGate
-from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.serving.service import InferenceService, OverloadGate
 from tpuserve_server.core.terms.deadline import Clock, WaitingClock
 from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.core.terms.validation import ShapeRules
-from tpuserve_server.ensembles.loader import EnsembleLoader
-from tpuserve_server.ensembles.source import EnsembleSource
+from tpuserve_server.ensembles.runner import EnsembleLoader
 from tpuserve_server.executors.choice import ChosenTracer, ExecutorChoice
 from tpuserve_server.hosts.certificates import CertificateWatch
 from tpuserve_server.hosts.limits import find_connection_limit
@@ -178,11 +178,13 @@ class Models:
             ensembles,
             loading.storage,
             clock,
-            reload_roots(settings),
-            allow_labels_for_unavailable=settings.models.allow_version_labels_for_unavailable_models,
-            allow_no_models=settings.models.allow_reload_without_models,
-            checks=(loading.storage.check, observation.logs.check, loading.options.check),
-            record=record,
+            ConfigurationRules(
+                reload_roots(settings),
+                settings.models.allow_version_labels_for_unavailable_models,
+                settings.models.allow_reload_without_models,
+                (loading.storage.check, observation.logs.check, loading.options.check),
+            ),
+            record,
         )
         configured.observe(observation.logs.configure)
         return cls(config_file, start, registry, service, manager, source, ensembles, configured)

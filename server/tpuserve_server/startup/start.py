@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tpuserve_server.core.models.base_path import describe_without_version
+from tpuserve_server.core.models.configuration_rules import describe_without_version
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.hosts.application import Listening
 from tpuserve_server.startup.running_server import DEFAULT_STOP_TIMEOUT_S, RunningServer, ServerProcess

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tpuserve_server.core.models.base_path import describe_version_as_base
+from tpuserve_server.core.models.configuration_rules import describe_version_as_base
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.storage import FILE_SCHEME, Storage, VersionLocation, is_uri

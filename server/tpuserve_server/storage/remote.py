@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.models.version_tree import MAX_DEPTH, MAX_ENTRIES
+from tpuserve_server.core.models.local_storage import MAX_DEPTH, MAX_ENTRIES
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError, Unavailable
 from tpuserve_server.core.terms.storage import VersionLocation, index_versions, show_name
 from tpuserve_server.storage.cache import VersionCache

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_server.core.models.version_tree import VersionTree
+from tpuserve_server.core.models.local_storage import VersionTree
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.versions.manifest import missing_file
 

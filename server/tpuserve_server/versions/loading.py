@@ -12,9 +12,8 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.sequences import Sequences, find_sequences
-from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.journal import Journal
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses

@@ -12,7 +12,7 @@ from tpuserve_formats.signing.errors import BadSignature
 from tpuserve_formats.signing.keys import read_public_keys
 from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, SignatureFile
 from tpuserve_formats.version_reports import REPORTS_FOLDER
-from tpuserve_server.core.models.version_tree import VersionTree
+from tpuserve_server.core.models.local_storage import VersionTree
 from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import ServableId

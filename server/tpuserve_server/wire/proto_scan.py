@@ -13,7 +13,7 @@ import numpy as np
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.varint import read_varint
-from tpuserve_server.core.serving.decoded import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.serving.budgets import STRING_BYTES, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from tests.fuzz.parsers.json_words import EXAMPLE_WORDS
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.small_pieces import small_pieces
 from tests.fuzz.target import Target, expect
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.wire.json import examples as module
 from tpuserve_server.wire.json.examples import JsonExamples, decode_json_examples

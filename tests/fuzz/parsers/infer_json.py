@@ -12,7 +12,7 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.small_pieces import small_pieces
 from tests.fuzz.target import Target, expect
 from tpuserve_formats.dtypes import Array
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.wire.oip import infer_json as module
 from tpuserve_server.wire.oip.decoding import decode_inputs

@@ -5,7 +5,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.wire.predict_proto import (

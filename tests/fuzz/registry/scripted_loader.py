@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.support.fake_device import NO_BATCHER, FakeServable
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import Loaded, LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedVersion
 from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.core.terms.types import ServableId
 

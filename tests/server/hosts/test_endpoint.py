@@ -10,7 +10,7 @@ from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
-from tpuserve_server.core.serving.overload_gate import OverloadGate
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.hosts.application import HostOptions

@@ -1,8 +1,7 @@
 import pytest
 
 from tests.support.fake_device import NO_BATCHER, FakeServable, RecordingMetrics
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import SystemClock

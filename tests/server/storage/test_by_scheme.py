@@ -3,9 +3,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.models.local_storage import MAX_DEPTH, LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig
-from tpuserve_server.core.models.version_tree import MAX_DEPTH
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.storage import is_uri
 from tpuserve_server.storage import remote

@@ -12,8 +12,7 @@ from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.model_record import describe_costs
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock

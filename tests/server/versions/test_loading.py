@@ -20,8 +20,7 @@ from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.response_cache import VersionResponses

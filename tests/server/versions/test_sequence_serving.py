@@ -14,8 +14,7 @@ from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis import classification_pb2, predict_pb2
 
 from tpuserve_formats.varint import varint
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.proto_scan import (
     EXAMPLE_REQUEST,

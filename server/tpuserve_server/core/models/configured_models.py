@@ -4,19 +4,16 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.models.change_record import ChangeRecord, Changes
-from tpuserve_server.core.models.ensemble_rules import check_ensembles
+from tpuserve_server.core.models.configuration_rules import ConfigurationRules
+from tpuserve_server.core.models.ensemble_source import EnsembleSource
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.model_config import ModelConfig
-from tpuserve_server.core.models.model_config_rules import check_list, check_platforms, check_same_platforms
-from tpuserve_server.core.models.model_load import ModelLoad
 from tpuserve_server.core.models.registry import ModelRegistry
-from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.models.source import Source
-from tpuserve_server.core.models.transition import Transition
+from tpuserve_server.core.models.transition import ModelLoad, Transition
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument
 from tpuserve_server.core.terms.name_rules import check_name
@@ -55,18 +52,6 @@ def _step_models(name: str, configs: Mapping[str, ModelConfig]) -> frozenset[str
 logger = logging.getLogger(__name__)
 
 
-class EnsembleWatch(Protocol):
-    """Reports the ensembles as `Source` reports the models with a base path."""
-
-    def configure(self, configs: Sequence[ModelConfig]) -> None:
-        """Report the ensembles among these models and no others from now on."""
-        ...
-
-    def report_again(self, name: str) -> None:
-        """Call `ModelRegistry.expect_report`, and then report a configured ensemble. Its failed load starts again."""
-        ...
-
-
 class ConfiguredModels:
     """Applies configurations at start-up, from the poll of --model_config_file, and from HandleReloadConfigRequest.
 
@@ -81,24 +66,15 @@ class ConfiguredModels:
         registry: ModelRegistry,
         manager: VersionManager,
         source: Source,
-        ensembles: EnsembleWatch,
+        ensembles: EnsembleSource,
         storage: Storage,
         clock: Clock,
-        roots: ReloadRoots,
-        *,
-        allow_labels_for_unavailable: bool,
-        allow_no_models: bool = False,
-        checks: Sequence[Callable[[Sequence[ModelConfig]], None]] = (),
+        rules: ConfigurationRules,
         record: ChangeRecord | None = None,
     ) -> None:
         """Start without configured models, except that those in `registry` are expected.
 
-        `roots` limit the paths of `reload`.
-
-        `allow_labels_for_unavailable`: a new label may refer to any version, like upstream's
-        --allow_version_labels_for_unavailable_models. `allow_no_models`: `begin` may remove all models. `checks`
-        raise ServingError for configurations that other parts cannot apply. `record` keeps the changes of clients for
-        the next process.
+        `record` keeps the changes of clients for the next process.
         """
         self._registry = registry
         self._manager = manager
@@ -106,10 +82,7 @@ class ConfiguredModels:
         self._ensembles = ensembles
         self._storage = storage
         self._clock = clock
-        self._roots = roots
-        self._allow_labels_for_unavailable = allow_labels_for_unavailable
-        self._allow_no_models = allow_no_models
-        self._checks = checks
+        self._rules = rules
         self._record = record
         self._request: bytes | None = None
         self._lock = threading.Lock()
@@ -131,12 +104,10 @@ class ConfiguredModels:
         Raises:
             InvalidArgument: as `begin`.
         """
-        check_list(configs)
-        check_ensembles(configs)
-        check_platforms(configs)
-        self._check_otherwise(configs)
+        self._rules.check(configs, {})
+        self._rules.check_otherwise(configs)
         with self._lock:
-            self._roots.trust(configs)
+            self._rules.roots.trust(configs)
             given = configs if reloaded is None else reloaded
             changes = changes or Changes()
             self._given = {config.name: config for config in given}
@@ -147,7 +118,7 @@ class ConfiguredModels:
         """Replace the current configuration by the operator's. Reads base paths, but waits for no load.
 
         Raises:
-            InvalidArgument: the configuration breaks a rule of `core.model_config_rules` or `core.ensemble_rules`. The
+            InvalidArgument: the configuration breaks a rule of `configuration_rules.py`. The
                 old one stays in force.
             FailedPrecondition: a label refers to a version that is neither available nor about to be, or all models
                 would be removed. The old one stays.
@@ -208,7 +179,7 @@ class ConfiguredModels:
             composing = find_composing(name, self._given)
             absent = {each for each in composing if each not in self._configs}
             configs = self._with(config, *(self._given[each] for each in absent))
-            self._check_otherwise(configs)
+            self._rules.check_otherwise(configs)
             known = [each for each in composing if each not in absent]
             current = self._configs.get(name)
             if current is not None and current.batching == config.batching:
@@ -253,23 +224,20 @@ class ConfiguredModels:
                 on_configured(tuple(self._configs.values()))
 
     def _begin(self, configs: Sequence[ModelConfig], request: bytes | None) -> Transition:
-        if self._given and not configs and not self._allow_no_models:
+        if self._given and not configs and not self._rules.no_models:
             raise FailedPrecondition(
                 "The configuration has no models, so the server would stop serving. Start the server with "
                 "--allow_reload_without_models to allow this"
             )
-        check_list(configs)
-        check_ensembles(configs)
-        check_same_platforms(configs, self._configs)
-        check_platforms(configs)
+        self._rules.check(configs, self._configs)
         if request is not None:
             # Before any check that reads a base path: its outcome would describe other files of the machine.
-            self._roots.check(configs)
+            self._rules.roots.check(configs)
         labelled = [servable_id for config in configs for servable_id in self._check_labels(config)]
-        self._check_otherwise(configs)
+        self._rules.check_otherwise(configs)
         new = [config.name for config in configs if config.name not in self._configs]
         if request is None:
-            self._roots.trust(configs)
+            self._rules.roots.trust(configs)
         self._given = {config.name: config for config in configs}
         self._loaded_along.clear()
         self._request = request
@@ -305,10 +273,6 @@ class ConfiguredModels:
             if name not in stored:
                 self._ensembles.report_again(name)
 
-    def _check_otherwise(self, configs: Sequence[ModelConfig]) -> None:
-        for check in self._checks:
-            check(configs)
-
     def _put_in_force(self, configs: Sequence[ModelConfig]) -> None:
         names = [config.name for config in configs]
         logger.info("Configured models: %s", ", ".join(names) or "none")
@@ -318,16 +282,13 @@ class ConfiguredModels:
         self._source.watch([config for config in stored if config.name in self._registry.model_names()])
         self._manager.configure(names)
         for config in configs:
-            self._assign_labels(config)
+            self._registry.assign_labels(
+                config.name, config.version_labels, even_if_unavailable=self._rules.labels_for_unavailable
+            )
         self._source.watch(stored)
         self._ensembles.configure(configs)
         for listener in self._listeners:
             listener(configs)
-
-    def _assign_labels(self, config: ModelConfig) -> None:
-        self._registry.assign_labels(
-            config.name, config.version_labels, even_if_unavailable=self._allow_labels_for_unavailable
-        )
 
     def _check_labels(self, config: ModelConfig) -> list[ServableId]:
         """Return the versions that the model's labels must wait for. Raises FailedPrecondition."""
@@ -336,7 +297,7 @@ class ConfiguredModels:
             label: number
             for label, number in config.version_labels.items()
             if not self._registry.is_available(ServableId(config.name, number))
-            and not (self._allow_labels_for_unavailable and current.get(label, number) == number)
+            and not (self._rules.labels_for_unavailable and current.get(label, number) == number)
         }
         coming = self.find_coming(config) if absent else []
         for number in absent.values():

@@ -1,22 +1,51 @@
-"""Loader: turns a version directory or an ensemble into a version that answers requests, and releases it again."""
+"""Loader: turns an aspired version into a loaded one that answers requests, and releases it again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.core.batching.batcher import Batcher
-from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
+from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.task import QueueDepth
-from tpuserve_server.core.models.aspired_version import AspiredVersion
 from tpuserve_server.core.models.ends import VersionEnds
-from tpuserve_server.core.models.response_cache import VersionResponses
+from tpuserve_server.core.models.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
+from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import Servable
-from tpuserve_server.core.terms.types import Precision, Signature, Tensors
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import Precision, ServableId, Signature, Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class AspiredVersion:
+    """A version that should be served, and its location. `fingerprint` changes when its contents change.
+
+    `batching` and `response_cache_max_bytes` are those of its model's configuration. A version of an `ensemble` has no
+    files; its fingerprint changes with the versions of its steps. `refusal` is that of its storage.
+    """
+
+    servable: ServableId
+    location: VersionLocation
+    fingerprint: str = ""
+    batching: BatchingParameters | None = None
+    response_cache_max_bytes: int | None = None
+    ensemble: Ensemble | None = None
+    refusal: str = ""
+
+    @property
+    def is_worth_retrying(self) -> bool:
+        """Whether a failed load may succeed without a change. A load of an ensemble depends only on its steps."""
+        return self.ensemble is None and not self.refusal
+
+    def has_changed_since(self, tried: "AspiredVersion") -> bool:
+        """Return whether a load that failed for `tried` may succeed for this version."""
+        return (self.fingerprint, self.batching) != (tried.fingerprint, tried.batching)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +194,54 @@ class Loader(Protocol[LoadedT]):
     def unload(self, loaded: LoadedT) -> None:
         """Unload a version. Blocks until its memory and threads are released."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDetails:
+    """One version at one moment.
+
+    `batching` has the signatures whose requests share batches. `queued` has those with waiting requests. `cache` is
+    None without response cache. `path` is the local directory, and None for an ensemble.
+    """
+
+    signatures: Mapping[str, Signature] = field(default_factory=dict)
+    batching: Mapping[str, BatchingOptions] = field(default_factory=dict)
+    queued: Mapping[str, QueueDepth] = field(default_factory=dict)
+    costs: tuple[CurveSnapshot, ...] = ()
+    labels: tuple[str, ...] = ()
+    cache: CacheCounts | None = None
+    load_s: float | None = None
+    path: Path | None = None
+    is_ensemble: bool = False
+
+
+def details_of(loaded: Loaded) -> VersionDetails:
+    """Return the details of a version that a handle keeps loaded."""
+    return _ensemble_details(loaded) if isinstance(loaded, LoadedEnsemble) else _version_details(loaded)
+
+
+def _version_details(loaded: LoadedVersion) -> VersionDetails:
+    signatures, batcher = loaded.servable.signatures, loaded.batcher
+    options = {name: batcher.options.get(name) for name in signatures}
+    return VersionDetails(
+        signatures=signatures,
+        batching={name: one for name, one in options.items() if one is not None},
+        queued=batcher.queued(),
+        costs=loaded.costs.snapshot(),
+        labels=loaded.labels,
+        cache=None if loaded.responses is None else loaded.responses.counts(),
+        load_s=loaded.load_s,
+        path=loaded.path,
+    )
+
+
+def _ensemble_details(loaded: LoadedEnsemble) -> VersionDetails:
+    """Return the signature of an ensemble over the versions that serve its steps now, or none if a step has none."""
+    try:
+        steps = loaded.steps.hold()
+    except ServingError:
+        return VersionDetails(is_ensemble=True)
+    try:
+        return VersionDetails({steps.signature.name: steps.signature}, labels=steps.labels, is_ensemble=True)
+    finally:
+        steps.release()

@@ -1,11 +1,12 @@
 """ModelRecord: the state of one model and its versions in the registry. The registry's lock guards all of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import Loaded
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.terms.errors import ServingError, counted
 from tpuserve_server.core.terms.types import LoadProgress, Pending, ServableId, State, VersionStatus
 
@@ -307,3 +308,74 @@ class ModelRecord:
         )
         for number in ended[:-_MAX_ENDED]:
             del self.versions[number]
+
+
+class ServableHandle:
+    """A handle on a loaded version, which stays loaded until `release`. Release once, or use as a context manager."""
+
+    __slots__ = ("_release", "_version", "loaded", "servable_id")
+
+    def __init__(self, release: Callable[[VersionRecord], None], version: VersionRecord, loaded: Loaded) -> None:
+        self._release = release
+        self._version = version
+        self.servable_id = version.aspired.servable
+        self.loaded = loaded
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the version."""
+        self._release(self._version)
+
+
+class ModelStates(NamedTuple):
+    """States by version number, and the version of each label."""
+
+    versions: Mapping[int, State]
+    labels: Mapping[str, int]
+
+
+def states_of(models: Mapping[str, ModelRecord]) -> dict[str, ModelStates]:
+    """Return the states and the labels of each model. The registry's lock guards the records."""
+    return {
+        name: ModelStates({number: one.state for number, one in model.versions.items()}, dict(model.labels))
+        for name, model in models.items()
+    }
+
+
+def loaded_of(models: Mapping[str, ModelRecord]) -> list[tuple[ServableId, Loaded]]:
+    """Return each version that is loaded. The registry's lock guards the records."""
+    versions = [version for model in models.values() for version in model.versions.values()]
+    return [(version.aspired.servable, version.loaded) for version in versions if version.loaded is not None]
+
+
+def why_not_ready(models: Mapping[str, ModelRecord]) -> str:
+    """Return why a server with these models is not ready, as `ModelRegistry.why_not_ready` describes, or ""."""
+    if not models:
+        return "no model is configured"
+    missing = [name for name, model in models.items() if model.latest is None]
+    awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
+    if awaited or len(missing) == len(models):
+        return _describe_missing(models, awaited or missing)
+    if hung := [f"{name} ({why})" for name, model in models.items() if (why := model.why_hung())]:
+        return f"no response from: {', '.join(hung)}"
+    starting = {name: model.settle_start() for name, model in models.items() if model.is_awaited}
+    waits = [f"{name} ({what})" for name, what in starting.items() if what]
+    return f"the start has not ended for: {', '.join(waits)}" if waits else ""
+
+
+def is_starting(models: Mapping[str, ModelRecord]) -> bool:
+    """Return whether the start of a model has not ended that the server is not ready without."""
+    return any(model.is_awaited and not model.has_failed() and model.settle_start() != "" for model in models.values())
+
+
+def _describe_missing(models: Mapping[str, ModelRecord], names: Iterable[str]) -> str:
+    reasons = {name: models[name].arriving.describe() for name in names}
+    described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
+    return f"no version available for: {', '.join(described)}"

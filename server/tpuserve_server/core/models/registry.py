@@ -4,12 +4,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import Loaded
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.models.metrics import Metrics
-from tpuserve_server.core.models.model_record import ModelRecord, VersionRecord
-from tpuserve_server.core.models.readiness import why_not_ready
-from tpuserve_server.core.models.servable_handle import ServableHandle
+from tpuserve_server.core.models.model_record import ModelRecord, ServableHandle, VersionRecord, why_not_ready
 from tpuserve_server.core.system.changes import Listeners
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.terms.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus

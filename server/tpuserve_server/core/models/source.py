@@ -4,8 +4,8 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.base_path import describe_without_version
+from tpuserve_server.core.models.configuration_rules import describe_without_version
+from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.storage import Storage, VersionLocation

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import Loaded, Loader
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded, Loader
 from tpuserve_server.core.models.model_record import VersionRecord
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.system.threads import JobThreads

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
-from tpuserve_server.core.serving.held import HeldBytes
+from tpuserve_server.core.serving.receiving import HeldBytes
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import ResourceExhausted
 

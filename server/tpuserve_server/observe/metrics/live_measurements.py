@@ -7,11 +7,11 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionOrigin, VersionTraffic
 from tpuserve_server.core.models.response_cache import CacheCounts
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import Code
@@ -20,6 +20,58 @@ from tpuserve_server.core.terms.statistics import Total, VersionStatistics
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.metrics.histogram import BOTH_LATENCY_BOUNDS_S, BucketCounts, Histogram
 from tpuserve_server.observe.metrics.measurements import Measurements
+
+_NO_ERRORS: Final[Mapping[Code, float]] = MappingProxyType({})
+
+
+class VersionTraffic(NamedTuple):
+    """Requests and batches of one version within the window. None: there was no request, or no batch.
+
+    Percentiles are those of successful requests. `padding` is the mean share of padding in a batch. `busy` is the share
+    of the time in which a batch ran, or the number of batches at a time if it is above 1. `errors` are errors a second
+    by code.
+    """
+
+    requests_per_s: float
+    errors: Mapping[Code, float] = _NO_ERRORS
+    p50_s: float | None = None
+    p90_s: float | None = None
+    p99_s: float | None = None
+    batch_rows: float | None = None
+    batch_requests: float | None = None
+    padding: float | None = None
+    busy: float = 0.0
+
+
+class DeviceLoad(NamedTuple):
+    """One device. `busy` is the share of the window in which a run used it. `memory_bytes` is that of DeviceGauge."""
+
+    name: str
+    busy: float | None
+    memory_bytes: Mapping[str, int]
+
+
+class RecentFigures(NamedTuple):
+    """Figures of the window. `cpu` is the number of cores that the process used.
+
+    They are None without a window, except the present ones: `devices`, and `resident_bytes`, which is None if the
+    system does not report it.
+    """
+
+    versions: Mapping[ServableId, VersionTraffic] | None
+    devices: Sequence[DeviceLoad]
+    cpu: float | None
+    resident_bytes: int | None
+
+
+class VersionOrigin(NamedTuple):
+    """The device of a version, as DeviceMetrics has it, and its warm-up. None: it had no warm-up."""
+
+    device: str = ""
+    fallback: str = ""
+    warmup_s: float | None = None
+    warmup_records: int | None = None
+
 
 _BOUNDS_S = np.asarray(BOTH_LATENCY_BOUNDS_S, np.float64)
 
@@ -120,7 +172,7 @@ class _Moment(NamedTuple):
 
 
 class MeasuredWindow:
-    """Implementation of core.live_figures.Window."""
+    """The measurements of one reader. One thread at a time may call it."""
 
     def __init__(self, measured: Measurements, clock: Clock) -> None:
         """Read from `measured`."""
@@ -129,7 +181,10 @@ class MeasuredWindow:
         self._moments: deque[_Moment] = deque()
 
     def take(self) -> RecentFigures:
-        """Measure now, and return the figures of the window."""
+        """Measure now, and return the figures since the measurement about 5 s ago, or the oldest one. Blocks.
+
+        It takes about 6 us for each signature with traffic, and 0.1 ms for each version.
+        """
         gauges = self._measured.devices.gauges()
         now = self._measure(gauges)
         moments = self._moments
@@ -165,7 +220,7 @@ class MeasuredWindow:
 
 
 class LiveMeasurements:
-    """Implementation of core.live_figures.LiveFigures."""
+    """Reads the measurements. Any thread may call it."""
 
     def __init__(self, measured: Measurements, clock: Clock) -> None:
         """Read from `measured`."""

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from tpuserve_server.access.access import READ_SERVER
 from tpuserve_server.access.files import CredentialFiles
-from tpuserve_server.core.models.version_details import VersionDetails
+from tpuserve_server.core.models.loader import VersionDetails
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import MOST_KEPT

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tpuserve_server.core.batching.task import QueueDepth
-from tpuserve_server.core.models.live_figures import DeviceLoad, RecentFigures, VersionTraffic, Window
 from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.errors import Unavailable
 from tpuserve_server.core.terms.types import ServableId, State
+from tpuserve_server.observe.metrics.live_measurements import DeviceLoad, MeasuredWindow, RecentFigures, VersionTraffic
 from tpuserve_server.protocols.console.slow_document import describe_slow
 from tpuserve_server.protocols.console.sources import ConsoleSources
 from tpuserve_server.protocols.console.subscription import Subscription
 
 if TYPE_CHECKING:
-    from tpuserve_server.core.models.model_states import ModelStates
+    from tpuserve_server.core.models.model_record import ModelStates
     from tpuserve_server.observe.requests.request_record import RequestRecord
 
 
@@ -26,7 +26,7 @@ _NO_TRAFFIC: Final = VersionTraffic(0.0)
 _NONE_QUEUED: Final = QueueDepth()
 
 
-def describe_snapshot(sources: ConsoleSources, window: Window) -> dict[str, Any]:
+def describe_snapshot(sources: ConsoleSources, window: MeasuredWindow) -> dict[str, Any]:
     """Measure now, and return the figures of `window` and the present state as JSON. Blocks for milliseconds."""
     figures, queued = window.take(), sources.service.queued()
     return {

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.batching.task import QueueDepth
-from tpuserve_server.core.models.live_figures import VersionOrigin
-from tpuserve_server.core.models.version_details import VersionDetails
+from tpuserve_server.core.models.loader import VersionDetails
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, TensorSpec, VersionStatus
+from tpuserve_server.observe.metrics.live_measurements import VersionOrigin
 from tpuserve_server.protocols.console.report_files import list_reports
 
 _MILLISECONDS: Final = 1e3

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpuserve_server.access.files import CredentialFiles
-from tpuserve_server.core.models.live_figures import LiveFigures
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.server_state import CertificateStatus
+from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.observe.requests.request_record import SlowRequests
 from tpuserve_server.protocols.console.addresses import Addresses
 from tpuserve_server.protocols.console.server_facts import ServerFacts
@@ -19,7 +19,7 @@ class ConsoleSources:
     """Everything that the console shows comes from here."""
 
     service: InferenceService
-    figures: LiveFigures
+    figures: LiveMeasurements
     slow: SlowRequests
     # Requests that are not answered, by protocol.
     in_flight: Callable[[], Mapping[str, int]]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tpuserve_server.core.models.configured_models import ConfiguredModels
-from tpuserve_server.core.models.model_load import describe_error
+from tpuserve_server.core.models.transition import describe_error
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import NotFound, Unavailable

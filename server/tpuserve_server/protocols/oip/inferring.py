@@ -8,7 +8,7 @@ from typing import Final
 from tpuserve_server.access.access import CONTROL_SERVER
 from tpuserve_server.access.caller import find_caller
 from tpuserve_server.core.models.response_cache import Recall
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Unauthenticated

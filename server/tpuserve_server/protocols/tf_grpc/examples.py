@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.response import TYPED
+from tpuserve_server.core.serving.budgets import TYPED, Budgets
 from tpuserve_server.core.serving.service import AcquiredVersion, InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority

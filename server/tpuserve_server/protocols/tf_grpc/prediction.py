@@ -3,8 +3,7 @@
 import asyncio
 from functools import partial
 
-from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.response import RAW, TYPED
+from tpuserve_server.core.serving.budgets import RAW, TYPED, Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors

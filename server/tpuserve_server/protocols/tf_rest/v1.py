@@ -10,8 +10,7 @@ import orjson
 
 from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
 from tpuserve_server.core.models.response_cache import Recall
-from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.response import JSON_ROWS
+from tpuserve_server.core.serving.budgets import JSON_ROWS, Budgets
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
 from tpuserve_server.core.terms.types import (

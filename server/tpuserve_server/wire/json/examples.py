@@ -14,7 +14,7 @@ import numpy as np
 
 from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
 from tpuserve_formats.varint import packed_varints, varint
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array
 from tpuserve_server.wire.example_request import example_array, with_context

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import orjson
 
-from tpuserve_server.core.serving.decoded import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.serving.budgets import STRING_BYTES, DecodedBudget
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import MAX_DEPTH, without_mark

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import orjson
 
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
-from tpuserve_server.core.serving.response import JSON_ROWS, Part
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, JSON_ROWS, DecodedBudget, Part
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, shown
 from tpuserve_server.core.terms.types import Array, PredictResult, Signature, Tensors, TensorSpec
 from tpuserve_server.wire.json.array_text import ListTemplate

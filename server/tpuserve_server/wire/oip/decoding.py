@@ -17,7 +17,7 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import BYTES, DATATYPES, datatype_of, dtype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_formats.oip.typed_contents import decode_typed
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown, shown_names
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import simdjson
 
-from tpuserve_server.core.serving.decoded import DEFAULT_DECODED, DecodedBudget
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.wire.json.body import parse_json
 from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small

@@ -11,7 +11,7 @@ from tpuserve_formats.dtypes import STRING, DType
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
-from tpuserve_server.core.serving.response import JSON, RAW, Part
+from tpuserve_server.core.serving.budgets import JSON, RAW, Part
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented
 from tpuserve_server.core.terms.types import Array, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.json.array_text import ListOutput, ListTemplate

@@ -12,7 +12,7 @@ import numpy as np
 import simdjson
 
 from tpuserve_formats.dtypes import STRING, Array, DType
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.array_text import array_text, string_text

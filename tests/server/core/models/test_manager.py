@@ -10,8 +10,7 @@ import pytest
 from tests.support.ensembles import make_ensemble
 from tests.support.fake_device import NO_BATCHER, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import Loaded, LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedVersion
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock

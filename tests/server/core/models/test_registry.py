@@ -3,8 +3,7 @@ import threading
 import pytest
 
 from tests.support.fake_device import NO_BATCHER, RecordingMetrics
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.terms.storage import VersionLocation

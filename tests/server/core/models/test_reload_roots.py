@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_server.core.models.configuration_rules import ReloadRoots
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
-from tpuserve_server.core.models.reload_roots import ReloadRoots
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument, PermissionDenied, ServingError
 from tpuserve_server.core.terms.options import ReloadOptions

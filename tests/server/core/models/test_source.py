@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.models.source import Source

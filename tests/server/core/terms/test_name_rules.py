@@ -2,8 +2,8 @@
 
 import pytest
 
+from tpuserve_server.core.models.configuration_rules import check_list
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
-from tpuserve_server.core.models.model_config_rules import check_list
 from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.name_rules import MAX_NAME_CHARACTERS, MAX_PATH_CHARACTERS, check_name, check_path

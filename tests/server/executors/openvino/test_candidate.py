@@ -15,7 +15,7 @@ from tests.server.executors.tensorflow_kinds import SPEC, double_and_add, with_o
 from tests.support.fake_device import RecordingMetrics
 from tests.support.saved_models import save_function, save_mlp, write_manifest
 from tpuserve_server.core.batching.runner import DeviceServices
-from tpuserve_server.core.models.aspired_version import AspiredVersion
+from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.deadline import SystemClock

@@ -8,9 +8,9 @@ import pytest
 from grpc import StatusCode
 
 from tpuserve_server.access.access import OPEN
-from tpuserve_server.core.serving.overload_gate import OverloadGate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
+from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import NotFound, TooLate
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic

@@ -8,13 +8,15 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tests.support.measured import ID, finish, run_batch
-from tpuserve_server.core.models.live_figures import RecentFigures, VersionOrigin, VersionTraffic
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.statistics import Total, VersionStatistics
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.live_measurements import (
     LiveMeasurements,
     QueueWaits,
+    RecentFigures,
+    VersionOrigin,
+    VersionTraffic,
     cpu_s,
     quantile,
     resident_bytes,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.core.example import example_pb2
 
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves

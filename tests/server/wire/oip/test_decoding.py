@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tpuserve_formats.messages.oip import InferTensorContents
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Unimplemented
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs

@@ -13,7 +13,7 @@ from tests.formats.oip.test_raw_tensor import tensors
 from tpuserve_formats.dtypes import STRING
 from tpuserve_formats.oip.datatypes import datatype_of, dtype_of
 from tpuserve_formats.oip.raw_tensor import encode_raw
-from tpuserve_server.core.serving.decoded import DecodedBudget
+from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tpuserve_server.core.models.aspired_version import AspiredVersion
-from tpuserve_server.core.models.loader import LoadedEnsemble
+from tpuserve_server.core.models.loader import AspiredVersion, LoadedEnsemble
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.ensemble import Ensemble, EnsembleStep

@@ -7,7 +7,11 @@ import pytest
 
 from tests.support.ensembles import ensemble_config, make_ensemble
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.models.ensemble_rules import check_ensembles
+from tpuserve_server.core.models.configuration_rules import (
+    check_ensembles,
+    describe_version_as_base,
+    describe_without_version,
+)
 from tpuserve_server.core.models.model_config import ModelConfig, VersionPolicy
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument
@@ -137,3 +141,52 @@ def test_ensembles_that_multiply_or_nest_without_end_are_refused() -> None:
     assert refusal(*nested(1000, once)) == (
         "Ensemble e983: it has 17 levels of ensembles within each other. The limit is 16"
     )
+
+
+@pytest.mark.parametrize("base_path", ["/models/digits/7", "/models/digits/7/", "gs://models/digits/007"])
+def test_a_version_as_base_path_names_the_folder_above_it(base_path: str) -> None:
+    parent = base_path.rstrip("/").rpartition("/")[0]
+    described = describe_version_as_base(base_path, "saved_model.pb")
+    assert f"base path {base_path} is itself version " in described
+    assert described.endswith(f'--model_base_path={parent}, or base_path: "{parent}" in a model configuration')
+
+
+def test_a_model_in_a_folder_without_a_number_is_to_get_one() -> None:
+    described = describe_version_as_base("/models/digits", "saved_model.pb")
+    assert "Move its files into a directory whose name is a whole number, such as /models/digits/1" in described
+
+
+def test_a_base_path_without_a_version_is_described() -> None:
+    assert describe_without_version("m", exists=False, file="") == "base path m does not exist or is not a directory"
+    assert describe_without_version("m", exists=True, file="") == "base path m contains no version directory such as 1/"
+    as_base = describe_version_as_base("m/1", "saved_model.pb")
+    assert describe_without_version("m/1", exists=True, file="saved_model.pb") == as_base
+
+
+@pytest.mark.parametrize(
+    ("policy", "chosen"),
+    [
+        (VersionPolicy.latest(), [9]),
+        (VersionPolicy.latest(0), [9]),
+        (VersionPolicy.latest(2), [9, 3]),
+        (VersionPolicy.latest(99), [9, 3, 1, -4]),
+        (VersionPolicy.all(), [9, 3, 1, -4]),
+        (VersionPolicy.specific([3, 7, -4]), [3, -4]),
+        (VersionPolicy.specific([]), []),
+    ],
+)
+def test_policy_chooses_highest_first(policy: VersionPolicy, chosen: list[int]) -> None:
+    assert policy.choose([3, 9, -4, 1]) == chosen
+
+
+def test_policy_names_versions_that_are_absent() -> None:
+    assert VersionPolicy.specific([7, 3, 5]).absent([3]) == [5, 7]
+    assert VersionPolicy.latest(3).absent([]) == []
+
+
+def test_equal_configs_are_equal_whatever_the_order_of_versions() -> None:
+    def config(*versions: int) -> ModelConfig:
+        return ModelConfig("m", "/m", version_policy=VersionPolicy.specific(versions), version_labels={"stable": 1})
+
+    assert config(1, 2) == config(2, 1)
+    assert config(1) != config(2)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuserve_formats.dtypes import BY_DTYPE, STRING
-from tpuserve_server.core.serving.response import JSON, JSON_ROWS, RAW, TYPED, Encoding, ResponseBudget
+from tpuserve_server.core.serving.budgets import JSON, JSON_ROWS, RAW, TYPED, Encoding, ResponseBudget
 from tpuserve_server.core.terms.errors import ResourceExhausted, ServingError
 from tpuserve_server.core.terms.types import Array, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.json.response import encode_predictions

@@ -8,8 +8,8 @@ import pytest
 from tests.support.console_house import ID, ConsoleHouse
 from tests.support.ensembles import StepModels, make_ensemble
 from tpuserve_server.core.batching.task import QueueDepth
-from tpuserve_server.core.models.model_states import ModelStates
-from tpuserve_server.core.models.version_details import VersionDetails
+from tpuserve_server.core.models.loader import VersionDetails
+from tpuserve_server.core.models.model_record import ModelStates
 from tpuserve_server.core.terms.server_state import ServerState
 from tpuserve_server.core.terms.types import ServableId, State
 
