@@ -19,8 +19,7 @@ from benchmarks.loadgen import loadtest_search
 from benchmarks.loadgen.loadtest_search import FIRST_PER_S, Found, loadtest
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tpuserve_loadtests.arrivals.load import Load, RateProfile
-from tpuserve_loadtests.judgement.search import Answer, Outcome, Probe, Sample, judge
-from tpuserve_loadtests.judgement.search import search as search_rates
+from tpuserve_loadtests.judgement.search import Answer, Outcome, Probe, Sample, judge, search_rates
 
 STALL_USERS = 4
 WHY_CLOSED_HIDES = (

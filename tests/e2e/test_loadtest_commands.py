@@ -28,9 +28,9 @@ LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
 LENIENT = ("--generator-limit", "note", "--json")
 # Durations in seconds: a quick run of `mlperf` and the shortest soak, which are 10 s, and the single user of a search.
 BRIEF = {
-    "tpuserve_loadtests.cli.mlperf_command.QUICK_S": 1.0,
-    "tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 2.0,
-    "tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5,
+    "tpuserve_loadtests.cli.commands.QUICK_S": 1.0,
+    "tpuserve_loadtests.cli.commands.LEAST_SOAK_S": 2.0,
+    "tpuserve_loadtests.cli.search_command._FIRST_S": 0.5,
 }
 RAPL_ROOT = "tpuserve_loadtests.monitoring.energy.ROOT"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.loadtests.rapl_tree import RANGE_UJ, RaplTree
 from tests.support.fakes import FakeClock
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli.energy import find_energy, is_loopback
+from tpuserve_loadtests.cli.monitoring import find_energy, is_loopback
 from tpuserve_loadtests.cli.options import GeneratorOptions
 from tpuserve_loadtests.monitoring.energy import (
     Counters,

@@ -10,7 +10,7 @@ import pytest
 from tests.support import forked_command
 from tpuserve_client.address import ADDRESS_VARIABLE
 from tpuserve_loadtests.cli import options
-from tpuserve_loadtests.cli.addresses import find_addresses, with_address
+from tpuserve_loadtests.cli.access import find_addresses, with_address
 from tpuserve_loadtests.cli.options import AccessOptions, MeasuredServerOptions
 
 # An address without a server. The command's error names it.

@@ -16,8 +16,8 @@ from tests.support.free_ports import free_ports
 from tpuserve_client import InvalidArgument, KeyFile, Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.access import find_access, find_control_access
+from tpuserve_loadtests.cli.monitoring import page_access
 from tpuserve_loadtests.cli.options import AccessOptions, ServerOptions
-from tpuserve_loadtests.cli.server_metrics import page_access
 
 COMMAND, ROLLOUT = "tpuserve-loadtest", "tpuserve-rollout"
 LOCUST = str(Path(sys.executable).with_name("locust"))

@@ -40,7 +40,7 @@ def loadtest(*arguments: str) -> forked_command.Ended:
 def search(server: Doubling, *arguments: str) -> forked_command.Ended:
     """Run a search whose first user runs for half a second instead of two."""
     options = ("--grpc", server.grpc_address, "--warm-up", "0", *BUSY_IS_FINE)
-    brief = {"tpuserve_loadtests.cli.rate_search._FIRST_S": 0.5}
+    brief = {"tpuserve_loadtests.cli.search_command._FIRST_S": 0.5}
     return forked_command.run("tpuserve-loadtest", "search", MODEL, *options, *arguments, constants=brief)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search
+from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search_rates
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
@@ -48,7 +48,7 @@ def test_the_rate_that_is_found_is_within_five_percent_of_the_truth_for_every_se
     assert 140 < truth < 180  # between 0.7 and 0.9 of the device's capacity
     for seed in range(10):
         trials = Trials(simulated, Load(60, 5, seed=seed), (SLO,))
-        found = search(trials.attempt, 20, 1e6, 0.02)
+        found = search_rates(trials.attempt, 20, 1e6, 0.02)
         assert found.best is not None
         assert found.best.rate_per_s == pytest.approx(truth, rel=0.05), f"seed {seed}"
 
@@ -65,7 +65,7 @@ def holds_up_to(limit: float, tried: list[float]) -> Callable[[float], Probe]:
 @pytest.mark.parametrize("share", [0.003, 1.0, 50.0])
 def test_the_highest_rate_is_bracketed_from_any_start(limit: float, share: float) -> None:
     tried: list[float] = []
-    found = search(holds_up_to(limit, tried), share * limit, 1e6, 0.02)
+    found = search_rates(holds_up_to(limit, tried), share * limit, 1e6, 0.02)
     assert found.best is not None
     assert found.ceiling is not None
     assert limit / 1.02 <= found.best.rate_per_s <= limit < found.ceiling.rate_per_s
@@ -74,7 +74,7 @@ def test_the_highest_rate_is_bracketed_from_any_start(limit: float, share: float
 
 
 def test_no_rate_is_said_to_hold_where_none_does() -> None:
-    found = search(holds_up_to(0.0, []), 100, 1e6, 0.02)
+    found = search_rates(holds_up_to(0.0, []), 100, 1e6, 0.02)
     assert found.best is None
     assert found.ceiling is not None
     assert found.ceiling.rate_per_s < 2
@@ -82,7 +82,7 @@ def test_no_rate_is_said_to_hold_where_none_does() -> None:
 
 def test_nothing_above_the_highest_rate_is_tried() -> None:
     tried: list[float] = []
-    found = search(holds_up_to(1e9, tried), 10, 500, 0.02)
+    found = search_rates(holds_up_to(1e9, tried), 10, 500, 0.02)
     assert found.best is not None
     assert (found.best.rate_per_s, found.ceiling, max(tried)) == (500, None, 500)
 
@@ -95,7 +95,7 @@ def test_what_holds_by_luck_is_tried_again_and_taken_back() -> None:
         tried.append(rate)
         return Probe(rate, Outcome.FAILS if fails else Outcome.HOLDS, "")
 
-    found = search(lucky, 104, 1e6, 0.02)
+    found = search_rates(lucky, 104, 1e6, 0.02)
     assert found.best is not None
     assert found.best.rate_per_s <= 100
     assert found.best.rate_per_s > 90

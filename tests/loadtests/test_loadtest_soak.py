@@ -23,7 +23,7 @@ SOAK = ["soak", MODEL, "--generator-limit", "note", "--json"]
 
 
 def soak(*arguments: str) -> forked_command.Ended:
-    brief = {"tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": 5.0}  # the default is 10
+    brief = {"tpuserve_loadtests.cli.commands.LEAST_SOAK_S": 5.0}  # the default is 10
     return forked_command.run("tpuserve-loadtest", *SOAK, *arguments, constants=brief)
 
 

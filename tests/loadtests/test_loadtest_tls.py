@@ -27,8 +27,8 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli import handshake
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.handshake import handshake_problem
+from tpuserve_loadtests.cli.monitoring import page_access
 from tpuserve_loadtests.cli.options import AccessOptions, ServerOptions
-from tpuserve_loadtests.cli.server_metrics import page_access
 from tpuserve_loadtests.rollout.model_service import ModelService
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
 HEEDING_CTRL_C = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tpuserve_loadtests.cli import soak_command; soak_command.LEAST_SOAK_S = 2.0; "  # the default is 10
+    "from tpuserve_loadtests.cli import commands; commands.LEAST_SOAK_S = 2.0; "  # the default is 10
     "from tpuserve_loadtests.cli.rollout_command import main; main()"
 )
 # The machine is small and busy, and the tests are not about the generator or a few milliseconds. The constant rate
@@ -73,8 +73,7 @@ class Site:
 
     def rollout(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
         options = ["m", "--model_config_file", str(self.file), "--grpc", self.server.grpc, *QUICK, *arguments]
-        commands = ("rollout_command", "soak_command")
-        brief = {f"tpuserve_loadtests.cli.{command}.LEAST_SOAK_S": 2.0 for command in commands}  # the default is 10
+        brief = {"tpuserve_loadtests.cli.commands.LEAST_SOAK_S": 2.0}  # the default is 10
         run = forked_command.run("tpuserve-rollout", *options, constants=brief, timeout_s=240)
         return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 

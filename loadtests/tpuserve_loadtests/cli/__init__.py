@@ -36,7 +36,7 @@ _COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "work
 
 
 class Commands(click.Group):
-    """Group of subcommands that imports each one on first use.
+    """Group of subcommands, which it imports on first use.
 
     Arguments that do not start with a subcommand are arguments of `run`.
     """
@@ -64,7 +64,7 @@ class Commands(click.Group):
         """Import a subcommand. Return None for an unknown name."""
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}_command"), cmd_name)
+        command: click.Command = getattr(import_module(f"{__name__}.commands"), cmd_name)
         return command
 
 

@@ -3,9 +3,10 @@
 Each field declares a click parameter. A field with another such dataclass is a group that commands share.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -13,6 +14,27 @@ import click
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Names of values by heading of `--help`. Values in no section belong to the command itself and come first.
+SECTIONS: Final = {
+    "Server and model": "grpc_address rest_url protocol version label signature_name timeout metrics server_pid",
+    "TLS, key and headers": (
+        "ca cert key tls_server_name api_key_file control_api_key_file b_api_key_file allow_plaintext_key headers"
+    ),
+    "Requests": "rows lengths input_file recorded recorded_model",
+    "Load": (
+        "users think_time rate until trace_file speed process burst rounds request_limit duration warm_up segments "
+        "seed settling_figure settled_within most_runs"
+    ),
+    "Load generator": "processes remote listen generator_limit",
+    "Checks and gates": "golden check_share atol rtol objectives gates least_effect unclear",
+    "Output": "price prices as_json log junit html attach_to csv hdr otlp otlp_interval",
+}
+OWN: Final = "Options"
+# Sections that keep the order above, independent of the order of the option groups.
+_SORTED: Final = ("Load", "Output")
+# Options that accept several thresholds, which click does not support.
+THRESHOLDS: Final = ("--fail-if", "--slo", "--until")
+_LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
 _DECLARED: Final = "declared"
 
 _Options = TypeVar("_Options", bound="DataclassInstance")
@@ -34,8 +56,12 @@ class _Group:
 
 
 def option(*flags: str, **settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
-    """Declare an option with the flags and settings of click.option. Its value has the field's name."""
-    return field(metadata={_DECLARED: _Parameter(click.Option, flags, settings)})
+    """Declare an option with the flags and settings of click.option, which shows its default.
+
+    Its value has the field's name.
+    """
+    shown = {"show_default": "default" in settings, **settings}
+    return field(metadata={_DECLARED: _Parameter(click.Option, flags, shown)})
 
 
 def argument(**settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
@@ -50,20 +76,24 @@ def group(kind: "type[_Options]", **changes: Mapping[str, Any]) -> "_Options":
 
 
 def command(
-    kind: type[_Options],
-    cls: type[click.Command],
+    body: str,
+    kind: "type[DataclassInstance]",
     **settings: Any,  # noqa: ANN401  click's settings
-) -> Callable[[Callable[[_Options], None]], click.Command]:
-    """Create a click command from a function that takes `kind`. The function's docstring is the command's help."""
+) -> click.Command:
+    """Create a click command of `body`, as MODULE:FUNCTION in this package. The function takes an instance of `kind`.
 
-    def decorate(function: Callable[[_Options], None]) -> click.Command:
-        @wraps(function)
-        def called(**values: object) -> None:
-            function(_filled(kind, values))
+    The module is imported only when the command runs, after gevent's setup, because its imports are slow and open
+    sockets.
+    """
+    module, _, name = body.partition(":")
 
-        return click.command(cls=cls, params=_parameters(kind, {}), **settings)(called)
+    def called(**values: object) -> None:
+        from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
-    return decorate
+        give_process_to_gevent()
+        getattr(import_module(f"{__package__}.{module}"), name)(_filled(kind, values))
+
+    return click.command(name, cls=_Command, params=_parameters(kind, {}), **settings)(called)
 
 
 def with_values(options: _Options, values: Mapping[str, object]) -> _Options:
@@ -76,6 +106,41 @@ def with_values(options: _Options, values: Mapping[str, object]) -> _Options:
         elif each.name in values:
             changes[each.name] = values[each.name]
     return replace(options, **changes)
+
+
+class _Command(click.Command):
+    """Command whose help lists the options under headings, and which accepts several thresholds after one option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each further threshold, as in `--fail-if 'p99>20ms' 'rate<500'`."""
+        spread: list[str] = []
+        option = ""
+        for number, arg in enumerate(args):
+            if arg in THRESHOLDS:
+                option = arg
+            elif option and number >= 2 and args[number - 1] != option and _LIKE_ONE.match(arg):
+                spread.append(option)
+            elif option and args[number - 1] != option:
+                option = ""
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options as Command does, under headings."""
+        heading_of = {name: heading for heading, names in SECTIONS.items() for name in names.split()}
+        found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (OWN, *SECTIONS)}
+        for option in sorted(self.get_params(ctx), key=_place):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+                found[heading_of.get(option.name or "", OWN)].append(record)
+        for heading, records in found.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def _place(parameter: click.Parameter) -> int:
+    names = [name for heading in _SORTED for name in SECTIONS[heading].split()]
+    return names.index(parameter.name) if parameter.name in names else 0
 
 
 def _parameters(

@@ -4,124 +4,43 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_loadtests.cli.access import find_access
-from tpuserve_loadtests.cli.addresses import find_addresses, with_address
-from tpuserve_loadtests.cli.command import argument, command, group, option
-from tpuserve_loadtests.cli.energy import find_energy
-from tpuserve_loadtests.cli.explicit_options import explicit_names, refuse_ineffective, refuse_ineffective_arrivals
-from tpuserve_loadtests.cli.files import FileOptions, publish
-from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
-from tpuserve_loadtests.cli.options import (
-    ArrivalOptions,
-    GeneratorOptions,
-    MeasuredServerOptions,
-    RequestOptions,
-    TimeOptions,
-    UsersOrRateOptions,
-    json_option,
-    least_effect_option,
-    unclear_option,
+from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.cli.access import (
+    explicit_names,
+    find_access,
+    find_addresses,
+    refuse_ineffective,
+    refuse_ineffective_arrivals,
+    with_address,
 )
-from tpuserve_loadtests.cli.prices import sides_price_option
-from tpuserve_loadtests.cli.server_metrics import AUTO, OFF, sides_metrics_option, watch_server
-from tpuserve_loadtests.cli.settings import describe_settings
+from tpuserve_loadtests.cli.commands import CompareOptions
+from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
+from tpuserve_loadtests.cli.loads import LoadTerms, run_watched, thresholds_of_loads
+from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
+from tpuserve_loadtests.cli.options import AUTO, OFF, GeneratorOptions, MeasuredServerOptions
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
-from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds_of_loads
-from tpuserve_loadtests.requests.protocols import port_of, protocol_of
-
-if TYPE_CHECKING:
-    from tpuserve_client.model import ModelSpec
-    from tpuserve_formats.price import Price
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
-    from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.requests.protocols import Protocol
-    from tpuserve_loadtests.traffic.target import Target
-
-EPILOG = """\b
-A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or an address with a version or
-label (host:8500@canary). Addresses with oip+ use the Open Inference Protocol (OIP).
-
-\b
-Examples:
-  tpuserve loadtest compare digits 3 4
-  tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
-  tpuserve loadtest compare digits old:8500 new:8500 --users 16
-  tpuserve loadtest compare digits oip+grpc://triton:8001 oip+grpc://tpuserve:8500
-  tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
-  tpuserve loadtest compare digits small:8500 large:8500 --price-per-hour 0.40,1.20
-
-Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
-3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse, or a gate
-of B failed.
-"""
+from tpuserve_loadtests.judgement.comparison import judge_comparison
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.reports.compare import compare_report
+from tpuserve_loadtests.requests.protocols import Protocol, port_of, protocol_of
+from tpuserve_loadtests.traffic.target import Target
+from tpuserve_loadtests.traffic.workers import WorkersFailed
 
 
-@dataclass(frozen=True, slots=True)
-class CompareOptions:
-    """Options of `compare`."""
-
-    model: str = argument()
-    a: str = argument()
-    b: str = argument()
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    b_api_key_file: Path | None = option(
-        "--b-api-key-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="File of the API key for the server of B.  [default: the key for A]",
-    )
-    load: UsersOrRateOptions = group(UsersOrRateOptions)
-    arrivals: ArrivalOptions = group(ArrivalOptions)
-    rounds: int = option(
-        "--rounds",
-        type=click.IntRange(3),
-        default=6,
-        show_default=True,
-        help="Number of interleaved runs of each side.",
-    )
-    least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
-    unclear: str = unclear_option("a figure that may be worse by three times --least-effect")
-    gates: tuple[str, ...] = option(
-        "--fail-if",
-        multiple=True,
-        metavar="GATE...",
-        help="Exit with 99 if a gate is true of B: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
-    )
-    time: TimeOptions = group(TimeOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: tuple[str, ...] = sides_metrics_option()
-    prices: "tuple[Price, ...]" = sides_price_option()
-    as_json: bool = json_option()
-    files: FileOptions = group(FileOptions)
-
-
-@command(CompareOptions, ThresholdCommand, epilog=EPILOG, short_help="Test whether version B is worse than version A.")
 def compare(options: CompareOptions) -> None:
-    """Compare versions A and B of MODEL under the same load, in --rounds interleaved runs.
-
-    p50, p99 or the rate differs if the 99 % interval of its ratio (block bootstrap) excludes 1 and the ratio exceeds
-    --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may be worse by
-    three times --least-effect. B is also worse if a larger share of its requests fails. If both sides fail a similar
-    share, the exit code is 1, unless a gate on error_rate passes for both.
-    """
-    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
-
-    give_process_to_gevent()
-    from tpuserve_loadtests.judgement.comparison import judge_comparison
-    from tpuserve_loadtests.reports.compare import compare_report
-
+    """Run both sides in rounds, and publish their comparison."""
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server, names = options.server, (options.a, options.b)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
     refuse_ineffective(options, *names)
-    options.files.check()
-    options.files.refuse_distribution()
+    check_files(options.files)
+    refuse_distribution(options.files)
     options.generator.check()
     gates = thresholds_of_loads(options.gates, "--fail-if", "compare")
     if options.generator.remote:
@@ -132,7 +51,7 @@ def compare(options: CompareOptions) -> None:
     requests = [Requests.of(options.requests, find_access(side.server.access)) for side in sides]
     metrics = _metrics(sides, options.metrics)
     targets = [find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)]
-    terms = LoadTerms.of(options.time, options.arrivals, options.generator)
+    terms = LoadTerms.of(options)
     load = terms.users_or_rate(options.load, len(targets[0].addresses))
     energy = find_energy([place for side in sides for place in side.addresses.values()], options.generator)
     with ExitStack() as stack:
@@ -157,20 +76,18 @@ def compare(options: CompareOptions) -> None:
 
 
 def interleaved(
-    targets: "Sequence[Target]",
-    watches: "Sequence[ServerWatch]",
+    targets: Sequence[Target],
+    watches: Sequence[ServerWatch],
     generator: GeneratorOptions,
-    load: "Load",
+    load: Load,
     planned: int,
     *,
     until_failure: bool = False,
-) -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
+) -> tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]:
     """Run up to `planned` rounds, A then B and next B then A. Return the pairs, and the runs of each side.
 
     After Ctrl-C, return only the complete rounds. With `until_failure`, stop after a round with a failed request.
     """
-    from tpuserve_loadtests.traffic.workers import WorkersFailed
-
     rounds: list[tuple[Watched, ...]] = []
     with generating(targets[0], generator) as of_a, generating(targets[1], generator) as of_b:
         for number in range(planned):
@@ -190,9 +107,7 @@ def interleaved(
     return _paired(rounds)
 
 
-def _paired(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]":
-    from tpuserve_loadtests.monitoring.watched import Watched
-
+def _paired(rounds: list[tuple[Watched, ...]]) -> tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]:
     pairs = [(a.runs[0], b.runs[0]) for a, b in rounds]
     return pairs, tuple(Watched.together(side) for side in zip(*rounds, strict=True))
 
@@ -201,8 +116,8 @@ def _paired(rounds: "list[tuple[Watched, ...]]") -> "tuple[list[tuple[Measured, 
 class _Side:
     """One side of the comparison. `server` holds the options with this side's addresses."""
 
-    spec: "ModelSpec"
-    addresses: "dict[Protocol, str]"
+    spec: ModelSpec
+    addresses: dict[Protocol, str]
     server: MeasuredServerOptions
 
     def with_key(self, file: Path) -> "_Side":

@@ -2,26 +2,31 @@
 
 import json
 import os
+import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import click
+from rich.console import Console
 
+from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.version_reports import MOST_REPORT_BYTES, REPORTS_FOLDER
-from tpuserve_loadtests.cli.command import option
+from tpuserve_loadtests.cli.options import HEADER, FileOptions, PageOptions
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
+from tpuserve_loadtests.rendering.exports import csv_text, hdr_log, junit_xml, percentile_distribution
+from tpuserve_loadtests.rendering.page import render_page
+from tpuserve_loadtests.rendering.report import Report
+from tpuserve_loadtests.rendering.terminal import print_report
+from tpuserve_loadtests.requests.protocols import shown_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from tpuserve_loadtests.traffic.target import Target
 
-    from tpuserve_loadtests.rendering.report import Report
-
-    Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
-
+Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
 
 # A version has at least one of these files.
 _MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt", "model.tflite", MANIFEST_FILE.as_posix())
@@ -63,107 +68,55 @@ def checked_page(page: str) -> str:
 DISTRIBUTION: Final = ".hgrm"
 
 
-_PATH: Final = click.Path(path_type=Path)
+def check_files(files: PageOptions) -> None:
+    """Raise a usage error for a file that cannot be written."""
+    _check_writable(files.html, "--html")
+    check_version(files.attach_to, "--attach-to")
+    _check_writable(files.junit, "--junit")
+    if isinstance(files, FileOptions):
+        _check_writable(files.csv, "--csv")
+        _check_writable(files.hdr, "--hdr")
 
 
-@dataclass(frozen=True, slots=True)
-class PageOptions:
-    """The output files that every report supports; None for a file that no option names."""
-
-    junit: Path | None = option("--junit", type=_PATH, metavar="FILE", help="Also write JUnit XML for CI systems.")
-    html: Path | None = option(
-        "--html", type=_PATH, metavar="FILE", help="Also write a self-contained HTML page with charts."
-    )
-    attach_to: Path | None = option(
-        "--attach-to",
-        type=_PATH,
-        metavar="VERSION_DIR",
-        help="Also write the HTML page into this version directory. The console of its server then links the page.",
-    )
-
-    def check(self) -> None:
-        """Raise a usage error for a file that cannot be written."""
-        _check_writable(self.html, "--html")
-        check_version(self.attach_to, "--attach-to")
-        _check_writable(self.junit, "--junit")
-
-    def forms(self, report: "Report") -> "Forms":
-        """Yield each file and a function that renders its content, in the order of writing."""
-        from tpuserve_loadtests.rendering.exports import junit_xml
-        from tpuserve_loadtests.rendering.page import render_page
-
-        now = datetime.now(UTC)
-        yield self.junit, lambda: junit_xml(report)
-        yield self.html, lambda: render_page(report.page(), now)
-        if self.attach_to is not None:
-            yield attached_page(self.attach_to, report.kind, now), lambda: checked_page(render_page(report.page(), now))
+def refuse_distribution(files: FileOptions) -> None:
+    """Raise a usage error for `--hdr FILE.hgrm`, which holds a single run. Commands with several runs call this."""
+    if files.hdr is not None and files.hdr.suffix == DISTRIBUTION:
+        raise click.BadParameter(
+            f"{files.hdr.name} contains one run, but the command has several. Set a log, as --hdr FILE.hdr.",
+            param_hint="--hdr",
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class FileOptions(PageOptions):
-    """The output files of commands that only measure loads, with CSV and HdrHistogram's log."""
-
-    csv: Path | None = option(
-        "--csv", type=_PATH, metavar="FILE", help="Also write CSV, with a row for each time window or run."
-    )
-    hdr: Path | None = option(
-        "--hdr",
-        type=_PATH,
-        metavar="FILE",
-        help="Also write HdrHistogram's log, or its percentiles if FILE ends in .hgrm.",
-    )
-
-    def check(self) -> None:
-        """Raise a usage error for a file that cannot be written."""
-        super(FileOptions, self).check()
-        _check_writable(self.csv, "--csv")
-        _check_writable(self.hdr, "--hdr")
-
-    @property
-    def wants_distribution(self) -> bool:
-        """Whether `--hdr` names a file of one run's percentiles instead of a log."""
-        return self.hdr is not None and self.hdr.suffix == DISTRIBUTION
-
-    def refuse_distribution(self) -> None:
-        """Raise a usage error for `--hdr FILE.hgrm`, which holds a single run. Commands with several runs call this."""
-        if self.hdr is not None and self.wants_distribution:
-            raise click.BadParameter(
-                f"{self.hdr.name} contains one run, but the command has several. Set a log, as --hdr FILE.hdr.",
-                param_hint="--hdr",
-            )
-
-    def forms(self, report: "Report") -> "Forms":
-        """Yield each file and a function that renders its content, in the order of writing."""
-        from tpuserve_loadtests.rendering.exports import csv_text
-
-        yield from super(FileOptions, self).forms(report)
-        yield self.csv, lambda: csv_text(report.rows())
-        yield self.hdr, lambda: self._latencies(report)
-
-    def _latencies(self, report: "Report") -> str:
-        from tpuserve_loadtests.rendering.exports import hdr_log, percentile_distribution
-
-        if self.wants_distribution:
-            (measured,) = report.runs.values()
-            return percentile_distribution(measured)
-        return hdr_log(report.runs, in_windows=report.in_windows)
+def forms(report: Report, files: PageOptions) -> Forms:
+    """Yield each file and a function that renders its content, in the order of writing."""
+    now = datetime.now(UTC)
+    yield files.junit, lambda: junit_xml(report)
+    yield files.html, lambda: render_page(report.page(), now)
+    if files.attach_to is not None:
+        yield attached_page(files.attach_to, report.kind, now), lambda: checked_page(render_page(report.page(), now))
+    if isinstance(files, FileOptions):
+        yield files.csv, lambda: csv_text(report.rows())
+        yield files.hdr, lambda: _latencies(report, files.hdr)
 
 
-def publish(report: "Report", files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
+def _latencies(report: Report, file: Path | None) -> str:
+    if file is not None and file.suffix == DISTRIBUTION:
+        (measured,) = report.runs.values()
+        return percentile_distribution(measured)
+    return hdr_log(report.runs, in_windows=report.in_windows)
+
+
+def publish(report: Report, files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
     """Print the report, write its files and exit with its exit code; EXIT_FAILED if a file cannot be written."""
     show(report, as_json=as_json, stderr=stderr)
     # These files follow the printed report.
-    if not all(try_to_write(path, content()) for path, content in files.forms(report) if path is not None):
+    if not all(try_to_write(path, content()) for path, content in forms(report, files) if path is not None):
         sys.exit(EXIT_FAILED)
     sys.exit(report.exit_code)
 
 
-def show(report: "Report", *, as_json: bool, stderr: bool = False) -> None:
+def show(report: Report, *, as_json: bool, stderr: bool = False) -> None:
     """Print the report as a JSON document, or as tables and lines. `stderr` sends these to standard error."""
-    from rich.console import Console
-
-    from tpuserve_loadtests.rendering.terminal import print_report
-
     if as_json:
         click.echo(json.dumps(report.document(), indent=2))
     else:
@@ -192,3 +145,53 @@ def try_to_write(path: Path, content: str) -> bool:
         return False
     click.echo(f"Wrote {path}", err=True)
     return True
+
+
+def describe_settings(*targets: "Target") -> dict[str, str]:
+    """Return the settings of one or more targets by name, with the command line of this process."""
+    lines = [line for target in targets for line in target.workload.lines]
+    rows = sorted({count for line in lines for count in line.rows})
+    rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else counted(rows[0], "row")
+    headers = dict.fromkeys(name for target in targets for name in target.access.headers)
+    return {
+        "Model": _joined(str(line.spec) for line in lines),
+        "Signature": _joined(line.signature_name for line in lines),
+        "Addresses": _joined(shown_address(*place) for target in targets for place in target.addresses.items()),
+        "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_text}",
+        "Timeout": f"{targets[0].timeout_s:g} s",
+        **({"Headers": ", ".join(headers)} if headers else {}),
+        **({"API key": "sent"} if any(target.access.api_key is not None for target in targets) else {}),
+        **describe_command("tpuserve", "loadtest"),
+    }
+
+
+def describe_command(*program: str) -> dict[str, str]:
+    """Return the command line of this process, as `program` and without secrets, and its machine."""
+    return {
+        "Command": shlex.join([*program, *_redacted(sys.argv[1:])]),
+        "Generator machine": counted(os.cpu_count() or 1, "core"),
+    }
+
+
+def _redacted(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments with the header values removed."""
+    is_header = False
+    for argument in arguments:
+        option, equals, text = argument.partition("=")
+        if is_header:
+            yield _without_value(argument)
+        elif option == HEADER and equals:
+            yield f"{option}={_without_value(text)}"
+        else:
+            yield argument
+        is_header = argument == HEADER
+
+
+def _without_value(header: str) -> str:
+    """Return a header's name, or the argument itself if it names a file of headers."""
+    return header if header.startswith("@") else f"{header.partition(':')[0]}: …"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join the distinct texts."""
+    return ", ".join(dict.fromkeys(texts))

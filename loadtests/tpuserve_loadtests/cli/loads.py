@@ -7,23 +7,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 import click
+import gevent
+from rich.console import Console
 
+from tpuserve_loadtests.arrivals.duration import ThinkTime
+from tpuserve_loadtests.arrivals.load import Load, Process, RateProfile
+from tpuserve_loadtests.cli.access import explicit_names
+from tpuserve_loadtests.cli.commands import CompareOptions
 from tpuserve_loadtests.cli.options import (
     DEFAULT_COMPARED_USERS,
-    ArrivalOptions,
-    GeneratorOptions,
-    TimeOptions,
+    LoadOptions,
+    PushOptions,
     UsersOrRateOptions,
 )
+from tpuserve_loadtests.cli.rollout_command import RolloutOptions
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Counts
+from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.terminal import Progress
+from tpuserve_loadtests.traffic.target import Runs, Watch
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.arrivals.duration import ThinkTime
-    from tpuserve_loadtests.arrivals.load import Load, Process
-    from tpuserve_loadtests.measurement.measured import Measured
-    from tpuserve_loadtests.measurement.recorder import Counts
-    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
-    from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.traffic.target import Runs, Watch
+    from tpuserve_loadtests.traffic.otlp_push import OtlpPush
 
 # Responses in flight usually arrive this soon after Ctrl-C.
 _MOMENT_S: Final = 1.0
@@ -40,28 +47,25 @@ class LoadTerms:
 
     seconds: float
     warm_up_s: float
-    process: "Process"
+    process: Process
     burst: int
     seed: int
     requests: int = 0
 
     @classmethod
-    def of(cls, time: TimeOptions, arrivals: ArrivalOptions, generator: GeneratorOptions) -> Self:
+    def of(cls, options: LoadOptions | CompareOptions | RolloutOptions) -> Self:
         """Take the terms from the options."""
-        return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, generator.seed)
+        time, arrivals = options.time, options.arrivals
+        return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, options.generator.seed)
 
-    def closed(self, users: int, protocols: int, think: "ThinkTime | None" = None) -> "Load":
+    def closed(self, users: int, protocols: int, think: ThinkTime | None = None) -> Load:
         """Return a load of `users`, which the protocols share. Raise a usage error for fewer users than protocols."""
-        from tpuserve_loadtests.arrivals.load import Load
-
         if users < protocols:
             raise click.UsageError(f"--users {users} is too low for {protocols} protocols. Each protocol needs a user.")
         return Load(self.seconds, self.warm_up_s, users, seed=self.seed, requests=self.requests, think=think)
 
-    def open(self, rate: str) -> "Load":
+    def open(self, rate: str) -> Load:
         """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
-        from tpuserve_loadtests.arrivals.load import Load, RateProfile
-
         try:
             profile = RateProfile.parse(rate, self.seconds)
         except ValueError as error:
@@ -78,7 +82,7 @@ class LoadTerms:
             requests=self.requests,
         )
 
-    def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> "Load":
+    def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> Load:
         """Return the closed load of --users or the open load of --rate. Raise a usage error for both."""
         refuse_both(options.users, options.rate)
         if options.rate:
@@ -87,7 +91,7 @@ class LoadTerms:
         return self.closed(options.users or DEFAULT_COMPARED_USERS, protocols, options.think_time)
 
 
-def refuse_think_time(think: "ThinkTime | None") -> None:
+def refuse_think_time(think: ThinkTime | None) -> None:
     """Raise a usage error for --think-time with an open load."""
     if think:
         raise click.UsageError("--think-time has no effect in an open load, whose arrivals do not wait for responses.")
@@ -102,30 +106,24 @@ def refuse_both(users: int | str | None, rate: str | None) -> None:
 
 
 def run_watched(
-    runs: "Runs", server: "ServerWatch", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for"
-) -> "Watched":
+    runs: Runs, server: ServerWatch, load: Load, hopeless: Watch | None = None, title: str = "Running for"
+) -> Watched:
     """Run the load as `run_load` does, and watch the server meanwhile."""
-    from tpuserve_loadtests.monitoring.watched import Watched
-
     with server.during(load) as seen:
         measured = run_load(runs, load, hopeless, title)
     return Watched.of(measured, seen)
 
 
 def run_load(
-    runs: "Runs", load: "Load", hopeless: "Watch | None" = None, title: str = "Running for", *, quiet: bool = False
-) -> "Measured":
+    runs: Runs, load: Load, hopeless: Watch | None = None, title: str = "Running for", *, quiet: bool = False
+) -> Measured:
     """Run the load with progress on standard error, unless `quiet`.
 
     The run ends early if `hopeless` returns a reason, as Hopeless.why does.
     """
-    from rich.console import Console
-
-    from tpuserve_loadtests.rendering.terminal import Progress
-
     with Progress(load, Console(stderr=True, quiet=quiet), title) as progress, _waiting_reported(runs):
 
-        def watch(elapsed_s: float, counts: "Counts") -> str:
+        def watch(elapsed_s: float, counts: Counts) -> str:
             reason = hopeless(elapsed_s, counts) if hopeless else ""
             if not reason:
                 # A drawn line takes milliseconds, in which arrivals become due, so the end of the run comes first.
@@ -136,9 +134,8 @@ def run_load(
 
 
 @contextmanager
-def _waiting_reported(runs: "Runs") -> Iterator[None]:
+def _waiting_reported(runs: Runs) -> Iterator[None]:
     """After Ctrl-C, report pending responses, unless they arrive within `_MOMENT_S`."""
-    import gevent
 
     def report_waiting() -> None:
         runs.interrupted.wait()
@@ -150,3 +147,63 @@ def _waiting_reported(runs: "Runs") -> Iterator[None]:
         yield
     finally:
         reporter.kill()
+
+
+def thresholds(texts: tuple[str, ...], option: str) -> tuple[Threshold, ...]:
+    """Parse the thresholds. Raise a usage error for an invalid text."""
+    try:
+        return tuple(Threshold.parse(text) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def thresholds_of_loads(texts: tuple[str, ...], option: str, command: str) -> tuple[Threshold, ...]:
+    """Parse the thresholds of a command without golden responses. Raise a usage error for one that needs them."""
+    found = thresholds(texts, option)
+    for threshold in found:
+        if threshold.is_of_checks:
+            raise click.BadParameter(
+                f"{threshold} needs golden responses, which {command} does not support.", param_hint=option
+            )
+    return found
+
+
+def check_push(options: PushOptions) -> None:
+    """Raise a usage error for an interval without a receiver, or if the extra is not installed."""
+    if options.otlp is None:
+        if "otlp_interval" in explicit_names():
+            raise click.UsageError("--otlp-interval has no effect without --otlp.")
+        return
+    try:
+        import opentelemetry.exporter.otlp.proto.http.metric_exporter
+        import opentelemetry.sdk.metrics.export  # noqa: F401  both are imported only to find them
+    except ImportError:
+        raise click.UsageError("--otlp needs the extra otlp: pip install 'tpuserve-loadtests[otlp]'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pushing:
+    """The runner of a command, and its pushes, or None without --otlp."""
+
+    runs: Runs
+    push: "OtlpPush | None" = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on failed pushes, complete after the block of `pushing`."""
+        return self.push.notes if self.push else ()
+
+
+@contextmanager
+def pushing(runs: Runs, options: PushOptions, model: str) -> Iterator[Pushing]:
+    """Push the metrics of all loads of the block. Print the first problem as a warning."""
+    if options.otlp is None:
+        yield Pushing(runs)
+        return
+    from tpuserve_loadtests.traffic.otlp_push import OtlpPush, PushedRuns
+
+    def warn(words: str) -> None:
+        click.echo(f"Warning: {words}", err=True)
+
+    with OtlpPush(options.otlp, options.otlp_interval, model, warn) as push:
+        yield Pushing(PushedRuns(runs, push), push)

@@ -1,146 +1,46 @@
 """The command `tpuserve loadtest mlperf`, with the four scenarios of MLPerf Inference."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 import click
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.arrivals.duration import Duration
-from tpuserve_loadtests.cli.access import find_access
-from tpuserve_loadtests.cli.addresses import find_addresses, with_address
-from tpuserve_loadtests.cli.command import argument, command, group, option
-from tpuserve_loadtests.cli.energy import find_energy
-from tpuserve_loadtests.cli.explicit_options import refuse_ineffective
-from tpuserve_loadtests.cli.files import PageOptions, publish
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.cli import commands
+from tpuserve_loadtests.cli.access import find_access, find_addresses, refuse_ineffective, with_address
+from tpuserve_loadtests.cli.commands import HIGHEST, OFFLINE_USERS, PRECISION, MlperfOptions, RangeOptions
+from tpuserve_loadtests.cli.files import check_files, describe_settings, publish
 from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
-from tpuserve_loadtests.cli.options import (
-    GeneratorOptions,
-    MeasuredServerOptions,
-    RequestOptions,
-    VersionOptions,
-    json_option,
-)
-from tpuserve_loadtests.cli.prices import price_option
-from tpuserve_loadtests.cli.rate_search import HIGHEST, PRECISION, RangeOptions, search_rate
-from tpuserve_loadtests.cli.sections import SectionedCommand
-from tpuserve_loadtests.cli.server_metrics import metrics_option, watch_server
-from tpuserve_loadtests.cli.settings import describe_settings
+from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
+from tpuserve_loadtests.cli.search_command import search_rate
 from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
+from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Result, Scenario, judge_mlperf
+from tpuserve_loadtests.judgement.run import judge_generator
+from tpuserve_loadtests.judgement.search import Searched
+from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, limits_us
+from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
+from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.reports.mlperf import mlperf_report, mlperf_search_report
+from tpuserve_loadtests.traffic.target import Runs, Target
 
-if TYPE_CHECKING:
-    from tpuserve_formats.price import Price
-    from tpuserve_loadtests.arrivals.load import Load
-    from tpuserve_loadtests.judgement.mlperf import Result, Scenario
-    from tpuserve_loadtests.judgement.search import Searched
-    from tpuserve_loadtests.judgement.threshold import Threshold
-    from tpuserve_loadtests.monitoring.server_watch import ServerWatch
-    from tpuserve_loadtests.monitoring.watched import Watched
-    from tpuserve_loadtests.traffic.target import Runs, Target
-
-QUICK_S: Final = 10.0
-FULL_S: Final = 600.0
-OFFLINE_ROWS: Final = "32"
-OFFLINE_USERS: Final = 32
+_OFFLINE_ROWS: Final = "32"
 _ROWS: Final = {"single-stream": "1", "multi-stream": "8", "server": "1"}
 # A rate from short trials may fail over ten minutes. A failed run lowers the rate by this factor, for at most _RUNS
 # runs.
 _RUNS: Final = 4
 _LESS: Final = 0.97
 
-EPILOG = """\b
-Examples:
-  tpuserve loadtest mlperf digits --scenario single-stream
-  tpuserve loadtest mlperf digits --scenario multi-stream --quick
-  tpuserve loadtest mlperf digits --scenario server --latency 15ms
-  tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
-  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html --junit offline.xml
 
-Exit codes: 0 VALID (with --quick, except for the duration), 1 interrupted, or all requests failed, 2 usage error,
-3 server unreachable, 98 the load generator was the limit, 99 INVALID.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class MlperfOptions:
-    """Options of `mlperf`."""
-
-    model: str = argument()
-    scenario: str = option(
-        "--scenario",
-        type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
-        required=True,
-        help="Single queries in sequence, queries of 8 samples, Poisson arrivals, or all samples at once.",
-    )
-    latency: float | None = option(
-        "--latency", type=Duration(), help="Latency limit for 99 % of queries, from the benchmark's rules (server)."
-    )
-    target_qps: float | None = option(
-        "--target-qps", type=click.FloatRange(0, min_open=True), help="Rate in queries/s, instead of a search (server)."
-    )
-    users: int | None = option(
-        "--users", type=click.IntRange(1), help=f"Requests in flight (offline).  [default: {OFFLINE_USERS}]"
-    )
-    quick: bool = option(
-        "--quick", is_flag=True, help=f"Run {QUICK_S:g} s instead of {FULL_S:g} s, too short for the rules."
-    )
-    duration: float | None = option(
-        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s, the minimum of the rules]"
-    )
-    warm_up: float = option(
-        "--warm-up", type=Duration(zero=True), default="1s", show_default=True, help="Warm-up time, not measured."
-    )
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: str = metrics_option()
-    price: "Price | None" = price_option()
-    as_json: bool = json_option("instead of the summary")
-    files: PageOptions = group(PageOptions)
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether the command searches for the rate."""
-        return self.scenario == "server" and self.target_qps is None
-
-    @property
-    def protocol(self) -> str:
-        """The protocol to measure: gRPC unless the options choose REST."""
-        if self.server.protocol is not None:
-            return self.server.protocol
-        return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
-
-    def terms(self, seconds: float) -> LoadTerms:
-        """Return the terms of the server scenario's loads."""
-        return LoadTerms(seconds, self.warm_up, "poisson", 2, self.generator.seed)
-
-
-@command(
-    MlperfOptions,
-    SectionedCommand,
-    epilog=EPILOG,
-    short_help="Run a scenario of MLPerf Inference, without a submission.",
-)
 def mlperf(options: MlperfOptions) -> None:
-    """Run a scenario of MLPerf Inference against MODEL and report whether the run is VALID by its rules.
-
-    The metric is LoadGen's: the early-stopping estimate of a percentile (single-stream p90, multi-stream p99), the
-    highest rate within --latency (server), or samples per second (offline). The result is neither a submission nor
-    verified. The load uses gRPC unless --rest or --protocol selects REST.
-    """
-    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
-
-    give_process_to_gevent()
-    from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario
-    from tpuserve_loadtests.reports.mlperf import mlperf_report
-
+    """Run the scenario, and publish the verdict by its rules."""
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server = options.server
     refuse_ineffective(options, options.metrics)
     options = _checked(options)
-    options.files.check()
+    check_files(options.files)
     addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)
     spec = find_spec(options.model, options.version.version, options.version.label)
     target = find_target(spec, addresses, Requests.of(options.requests, find_access(server.access)))
@@ -158,17 +58,12 @@ def mlperf(options: MlperfOptions) -> None:
 
 
 def _measure(
-    runs: "Runs", server: "ServerWatch", scenario: "Scenario", rows: float, rate: float | None, options: MlperfOptions
-) -> "tuple[Watched, Result]":
+    runs: Runs, server: ServerWatch, scenario: Scenario, rows: float, rate: float | None, options: MlperfOptions
+) -> tuple[Watched, Result]:
     """Measure the scenario, at `rate` in the server scenario.
 
     A run at a searched rate ends as soon as it cannot keep the objectives.
     """
-    from tpuserve_loadtests.judgement.mlperf import judge_mlperf
-    from tpuserve_loadtests.judgement.run import judge_generator
-    from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
-    from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
-
     gates = tuple(objective.opposite for objective in _objectives(options))
     for left in reversed(range(_RUNS)) if options.is_searched else (0,):
         load = replace(_load(options, rate), limits_us=limits_us(gates))
@@ -189,21 +84,19 @@ def _measure(
     return watched, result
 
 
-def _search(runs: "Runs", server: "ServerWatch", options: MlperfOptions) -> "Searched":
+def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched:
     return search_rate(
         runs,
         server,
-        options.terms(QUICK_S),
+        _terms(options, commands.QUICK_S),
         RangeOptions(None, HIGHEST, PRECISION),
         _objectives(options),
         trust_generator=not options.generator.strict,
     )
 
 
-def _found_rate(searched: "Searched", target: "Target", model: str, options: MlperfOptions) -> float:
+def _found_rate(searched: Searched, target: Target, model: str, options: MlperfOptions) -> float:
     """Return the highest rate that keeps the objectives. If no rate does, publish the trials and exit."""
-    from tpuserve_loadtests.reports.mlperf import mlperf_search_report
-
     found = searched.found
     if found is None or found.best is None:
         report = mlperf_search_report(model, searched, _objectives(options), describe_settings(target))
@@ -213,22 +106,23 @@ def _found_rate(searched: "Searched", target: "Target", model: str, options: Mlp
     return found.best.rate_per_s
 
 
-def _objectives(options: MlperfOptions) -> "tuple[Threshold, ...]":
+def _objectives(options: MlperfOptions) -> tuple[Threshold, ...]:
     """Return the latency objective of the server scenario, or an empty tuple for other scenarios."""
-    from tpuserve_loadtests.judgement.threshold import Threshold
-
     if options.latency is None:
         return ()
     target_ms = f"{1000 * options.latency:.6f}".rstrip("0").rstrip(".")
     return (Threshold.parse(f"p99<={target_ms}ms"),)
 
 
-def _load(options: MlperfOptions, rate: float | None) -> "Load":
-    from tpuserve_loadtests.arrivals.load import Load
+def _terms(options: MlperfOptions, seconds: float) -> LoadTerms:
+    """Return the terms of the server scenario's loads."""
+    return LoadTerms(seconds, options.warm_up, "poisson", 2, options.generator.seed)
 
-    seconds = options.duration or (QUICK_S if options.quick else FULL_S)
+
+def _load(options: MlperfOptions, rate: float | None) -> Load:
+    seconds = options.duration or (commands.QUICK_S if options.quick else commands.FULL_S)
     if rate is not None:
-        return options.terms(seconds).open(f"{rate:f}")
+        return _terms(options, seconds).open(f"{rate:f}")
     users = (options.users or OFFLINE_USERS) if options.scenario == "offline" else 1
     return Load(seconds, options.warm_up, users, seed=options.generator.seed)
 
@@ -251,4 +145,4 @@ def _checked(options: MlperfOptions) -> MlperfOptions:
         )
     if options.protocol == "both":
         raise click.UsageError("mlperf measures one protocol. Set --protocol grpc or --protocol rest.")
-    return replace(options, requests=replace(options.requests, rows=rows or _ROWS.get(scenario, OFFLINE_ROWS)))
+    return replace(options, requests=replace(options.requests, rows=rows or _ROWS.get(scenario, _OFFLINE_ROWS)))

@@ -1,18 +1,23 @@
 """Requested traffic: the options' model, or the models of a scenario file."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import click
 
-from tpuserve_loadtests.cli.access import find_access
-from tpuserve_loadtests.cli.addresses import find_addresses, with_address
+from tpuserve_client.model import ModelSpec
+from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.cli.access import explicit_names, find_access, find_addresses, flag, with_address
 from tpuserve_loadtests.cli.command import with_values
-from tpuserve_loadtests.cli.explicit_options import explicit_names, flag
+from tpuserve_loadtests.cli.golden import find_tolerances
 from tpuserve_loadtests.cli.loads import OF_WAYS, WAYS
-from tpuserve_loadtests.cli.options import MeasuredServerOptions, ModelOptions, RequestOptions, VersionOptions
+from tpuserve_loadtests.cli.options import (
+    MeasuredServerOptions,
+    TrafficOptions,
+)
+from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, Settings, read_scenario
 from tpuserve_loadtests.cli.target import (
     Requests,
     check_predictions,
@@ -21,18 +26,11 @@ from tpuserve_loadtests.cli.target import (
     find_target,
     read_recording,
 )
-from tpuserve_loadtests.cli.tolerances import find_tolerances
-from tpuserve_loadtests.requests.protocols import TITLES, of_port
-
-if TYPE_CHECKING:
-    from tpuserve_client.model import ModelSpec
-    from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.cli.scenario import Part, Scenario, Settings
-    from tpuserve_loadtests.requests.protocols import Port
-    from tpuserve_loadtests.requests.protocols import Protocol as Wire
-    from tpuserve_loadtests.requests.recording import Timeline
-    from tpuserve_loadtests.requests.workload import Line
-    from tpuserve_loadtests.traffic.target import Target
+from tpuserve_loadtests.requests.protocols import TITLES, Port, of_port
+from tpuserve_loadtests.requests.protocols import Protocol as Wire
+from tpuserve_loadtests.requests.recording import BadRecording, Timeline, merged_timeline
+from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, mixed_order
+from tpuserve_loadtests.traffic.target import Target
 
 # Options for a single model. In a scenario, each model sets these values itself.
 _OF_ONE_MODEL: Final = (
@@ -52,9 +50,9 @@ class ModelTraffic:
     """One model's part of the traffic: its requests, protocols and lines, and its weight."""
 
     name: str
-    spec: "ModelSpec"
+    spec: ModelSpec
     requests: Requests
-    protocols: "tuple[Wire, ...]"
+    protocols: tuple[Wire, ...]
     weight: float
     lines: tuple[str, ...]
 
@@ -68,9 +66,9 @@ class RequestedTraffic:
     """
 
     title: str
-    addresses: "dict[Wire, str]"
+    addresses: dict[Wire, str]
     requests: Requests
-    spec: "ModelSpec | None"
+    spec: ModelSpec | None
     parts: tuple[ModelTraffic, ...] = ()
     explicit: frozenset[str] = frozenset()
 
@@ -87,17 +85,15 @@ class RequestedTraffic:
         return (ModelTraffic(str(self.spec), self.spec, self.requests, protocols, 1.0, protocols),)
 
     @property
-    def specs(self) -> "frozenset[ModelSpec]":
+    def specs(self) -> frozenset[ModelSpec]:
         """The models that receive requests."""
         return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
 
-    def timeline(self, speed: float) -> "Timeline | None":
+    def timeline(self, speed: float) -> Timeline | None:
         """Return the arrival times of the recorded requests, or None unless all requests are recorded.
 
         Raises a usage error if a recording has no times.
         """
-        from tpuserve_loadtests.requests.recording import BadRecording, merged_timeline
-
         recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self._all_parts]
         found = [(recording, lines) for recording, lines in recordings if recording is not None]
         if len(found) < len(recordings):
@@ -107,14 +103,11 @@ class RequestedTraffic:
         except BadRecording as error:
             raise click.UsageError(str(error)) from None
 
-    def find_target(self, timeline: "Timeline | None" = None) -> "Target":
+    def find_target(self, timeline: Timeline | None = None) -> Target:
         """Fetch the metadata of each model and build the requests. On failure, exit with a message.
 
         With a timeline, requests go to lines in its order.
         """
-        from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Workload, mixed_order
-        from tpuserve_loadtests.traffic.target import Target
-
         for part in self._all_parts:
             _print_notes(part)
         if self.spec is not None and timeline is None:
@@ -134,26 +127,11 @@ class RequestedTraffic:
             Target(workload, self.addresses, self.requests.timeout_s, access=self.requests.access)
         )
 
-    def _with_tolerances(self, target: "Target") -> "Target":
+    def _with_tolerances(self, target: Target) -> Target:
         """Add the manifests' tolerances for lines with golden answers from a file or directory."""
         paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
         tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
-
-
-class TrafficOptions(Protocol):
-    """Options of a command that sends requests to one model, or to the models of a scenario."""
-
-    __dataclass_fields__: "ClassVar[dict[str, Field[Any]]]"  # every dataclass has them
-
-    @property
-    def models(self) -> ModelOptions: ...
-    @property
-    def server(self) -> MeasuredServerOptions: ...
-    @property
-    def version(self) -> VersionOptions: ...
-    @property
-    def requests(self) -> RequestOptions: ...
 
 
 _Options = TypeVar("_Options", bound=TrafficOptions)
@@ -200,16 +178,14 @@ def _with_address(options: _Options) -> _Options:
     return replace(options, server=with_address(options.server, options.server.protocol))
 
 
-def _read(path: Path) -> "Scenario":
-    from tpuserve_loadtests.cli.scenario import BadScenario, read_scenario
-
+def _read(path: Path) -> Scenario:
     try:
         return read_scenario(path)
     except BadScenario as error:
         raise click.UsageError(str(error)) from None
 
 
-def _merged(options: _Options, settings: "Settings", explicit: Collection[str], own_load: bool) -> _Options:
+def _merged(options: _Options, settings: Settings, explicit: Collection[str], own_load: bool) -> _Options:
     """Set the scenario's values for options that the command line omits."""
     # A load option on the command line replaces every load setting of the file.
     hidden = {*explicit, *((*WAYS, *OF_WAYS) if own_load or not set(WAYS).isdisjoint(explicit) else ())}
@@ -219,7 +195,7 @@ def _merged(options: _Options, settings: "Settings", explicit: Collection[str], 
 
 
 def _scenario_traffic(
-    scenario: "Scenario", path: Path, server: MeasuredServerOptions, timeout_s: float
+    scenario: Scenario, path: Path, server: MeasuredServerOptions, timeout_s: float
 ) -> RequestedTraffic:
     addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
     access = find_access(server.access)
@@ -236,7 +212,7 @@ def _scenario_traffic(
     return RequestedTraffic(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _model_traffic(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: float, access: "Access") -> ModelTraffic:
+def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, access: Access) -> ModelTraffic:
     spec = find_spec(part.model, part.version, part.label)
     recording = read_recording(part.recorded) if part.recorded else None
     requests = Requests(
@@ -256,7 +232,7 @@ def _model_traffic(part: "Part", addresses: "Mapping[Wire, str]", timeout_s: flo
     return ModelTraffic(name, spec, requests, protocols, part.weight, lines)
 
 
-def _protocol_of(port: "Port", addresses: "Mapping[Wire, str]", spec: "ModelSpec") -> "Wire":
+def _protocol_of(port: Port, addresses: Mapping[Wire, str], spec: ModelSpec) -> Wire:
     protocol = of_port(addresses, port)
     if protocol is None:
         raise click.UsageError(f"{spec} uses {port}, but no {port} address is set. Set --{port}.")

@@ -1,58 +1,43 @@
 """The command `tpuserve loadtest search`, which finds the highest rate that keeps an objective."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from tpuserve_loadtests.cli.command import command, group, option
-from tpuserve_loadtests.cli.energy import find_energy
-from tpuserve_loadtests.cli.explicit_options import refuse_ineffective, refuse_ineffective_arrivals
-from tpuserve_loadtests.cli.files import publish
-from tpuserve_loadtests.cli.load_options import LoadOptions
-from tpuserve_loadtests.cli.rate_search import RangeOptions, search_rate
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.cli.access import refuse_ineffective, refuse_ineffective_arrivals
+from tpuserve_loadtests.cli.commands import RangeOptions, SearchOptions
+from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
+from tpuserve_loadtests.cli.loads import LoadTerms, run_watched, thresholds
+from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.cli.server_metrics import watch_server
-from tpuserve_loadtests.cli.settings import describe_settings
 from tpuserve_loadtests.cli.target import generating
-from tpuserve_loadtests.cli.thresholds import ThresholdCommand, thresholds
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.search import (
+    Found,
+    GeneratorLimit,
+    Interrupted,
+    NothingAnswered,
+    Probe,
+    Searched,
+    SearchServers,
+    Trials,
+    is_objective,
+    search_rates,
+)
+from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, limits_us
+from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+from tpuserve_loadtests.reports.search import search_report
+from tpuserve_loadtests.traffic.target import Runs
 
 if TYPE_CHECKING:
-    from tpuserve_loadtests.judgement.threshold import Threshold
+    from tpuserve_loadtests.monitoring.watched import Watched
 
 
-EPILOG = """\b
-Examples:
-  tpuserve loadtest search digits --slo 'p99<=20ms'
-  tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
-
-Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage error, 3 server unreachable,
-98 the load generator was the limit, 99 no rate holds.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions(LoadOptions):
-    """Options of `search`."""
-
-    objectives: tuple[str, ...] = option(
-        "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
-    )
-    within: RangeOptions = group(RangeOptions)
-
-
-@command(SearchOptions, ThresholdCommand, epilog=EPILOG, short_help="Find the highest rate that meets an objective.")
 def search(options: SearchOptions) -> None:
-    """Find the highest rate of requests for MODEL that meets every --slo.
-
-    The search doubles the rate until a rate does not hold, and then bisects. A trial lasts --duration, or longer if a
-    percentile needs more requests for 99 % confidence. A second trial with other arrivals confirms the result.
-    """
-    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
-
-    give_process_to_gevent()
-    from tpuserve_loadtests.reports.search import search_report
-
+    """Search for the highest rate, and publish the report."""
     traffic, options = find_traffic(options)
     refuse_ineffective_arrivals(options.arrivals)
     refuse_ineffective(options, options.metrics)
@@ -60,10 +45,10 @@ def search(options: SearchOptions) -> None:
     within = options.within
     if within.start and within.start > within.highest:
         raise click.BadParameter(f"{within.start:g} exceeds --to {within.highest:g}.", param_hint="--from")
-    options.files.check()
-    options.files.refuse_distribution()
+    check_files(options.files)
+    refuse_distribution(options.files)
     target = traffic.find_target()
-    terms = options.terms
+    terms = LoadTerms.of(options)
     energy = find_energy(target.addresses.values(), options.generator)
     with (
         generating(target, options.generator) as runs,
@@ -75,9 +60,7 @@ def search(options: SearchOptions) -> None:
     publish(report, options.files, as_json=options.as_json)
 
 
-def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
-    from tpuserve_loadtests.judgement.search import is_objective
-
+def _objectives(texts: tuple[str, ...]) -> tuple[Threshold, ...]:
     if not texts:
         raise click.UsageError(
             "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo in the scenario)."
@@ -89,3 +72,71 @@ def _objectives(texts: tuple[str, ...]) -> "tuple[Threshold, ...]":
                 f"{objective} is not an objective. Write an upper limit, such as 'p99<=20ms'.", param_hint="--slo"
             )
     return objectives
+
+
+# The search starts at half the rate of a single user, from a run of at most this length.
+_FIRST_S = 2.0
+
+
+def search_rate(
+    runs: Runs,
+    server: ServerWatch,
+    terms: LoadTerms,
+    within: RangeOptions,
+    objectives: tuple[Threshold, ...],
+    *,
+    trust_generator: bool,
+) -> Searched:
+    """Search for the highest rate within the range, with open loads of these terms."""
+    tries = _Tries(runs, server)
+    trials = Trials(
+        lambda load: tries.run(load, objectives),
+        terms.open("1"),
+        objectives,
+        trust_generator=trust_generator,
+        on_probe=tries.record,
+    )
+    try:
+        alone = tries.run_alone(terms.warm_up_s)
+        trials.check(alone)
+        if missed := trials.missed_by(alone):
+            return Searched(Found(None, None), trials.probes, tries.servers, "; ".join(missed))
+        start = within.start or max(alone.rate_per_s / 2, 1.0)
+        found = search_rates(trials.attempt, start, within.highest, within.precision)
+        return Searched(found, trials.probes, tries.servers)
+    except Interrupted:
+        return Searched(None, trials.probes, tries.servers, "interrupted", EXIT_FAILED)
+    except NothingAnswered as nothing:
+        return Searched(None, trials.probes, tries.servers, str(nothing), EXIT_FAILED)
+    except GeneratorLimit as limit:
+        return Searched(None, trials.probes, tries.servers, str(limit), EXIT_GENERATOR)
+
+
+class _Tries:
+    """Runner of loads that watches the server and keeps its metrics for the runs that count."""
+
+    def __init__(self, runs: Runs, server: ServerWatch) -> None:
+        self.servers = SearchServers()
+        self._runs, self._server = runs, server
+        self._last: Watched | None = None
+
+    def run_alone(self, warm_up_s: float) -> Measured:
+        """Run one user per line, without queueing. An objective that this load misses fails at every rate."""
+        load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
+        watched = run_watched(self._runs, self._server, load, title="Single user, for")
+        self.servers.alone = watched.condensed()
+        return watched.runs[0]
+
+    def run(self, load: Load, objectives: tuple[Threshold, ...]) -> Measured:
+        """Run a rate. A rate can take several runs until its verdict, of which the last one counts."""
+        gates = tuple(objective.opposite for objective in objectives)
+        load = replace(load, limits_us=limits_us(gates))
+        self._last = run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
+        return self._last.runs[0]
+
+    def record(self, probe: Probe, measured: Measured) -> None:
+        """Print the verdict on a rate to standard error, and keep the server's metrics of its last run."""
+        mark = "holds" if probe.holds else "does not hold"
+        click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)
+        assert self._last is not None  # it was run
+        self.servers.probes.append((probe, self._last.condensed()))

@@ -5,28 +5,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import click
 
-from tpuserve_loadtests.cli.access import CONTROL_KEY_FILE, HEADER, KEY_FILE
-from tpuserve_loadtests.cli.options import CONTROL_KEY_VARIABLE, KEY_VARIABLE, GeneratorOptions, RequestOptions
+from tpuserve_client.dtypes import Array
+from tpuserve_client.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    TpuserveError,
+    Unauthenticated,
+    Unavailable,
+)
+from tpuserve_client.model import DEFAULT_SIGNATURE_NAME, ModelSpec, Signature
+from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.cli.handshake import handshake_problem
+from tpuserve_loadtests.cli.options import (
+    CONTROL_KEY_FILE,
+    CONTROL_KEY_VARIABLE,
+    HEADER,
+    KEY_FILE,
+    KEY_VARIABLE,
+    GeneratorOptions,
+    RequestOptions,
+)
+from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
-from tpuserve_loadtests.requests.protocols import is_oip, shown_address
-
-if TYPE_CHECKING:
-    from tpuserve_client.dtypes import Array
-    from tpuserve_client.errors import TpuserveError
-    from tpuserve_client.model import ModelSpec, Signature
-    from tpuserve_loadtests.access import Access
-    from tpuserve_loadtests.requests.arrays import Request
-    from tpuserve_loadtests.requests.distribution import Distribution
-    from tpuserve_loadtests.requests.protocols import Protocol
-    from tpuserve_loadtests.requests.recording import Recording
-    from tpuserve_loadtests.requests.workload import Line
-    from tpuserve_loadtests.traffic.engine import Engine
-    from tpuserve_loadtests.traffic.target import Runs, Target
-    from tpuserve_loadtests.traffic.workers import Workers
+from tpuserve_loadtests.requests.arrays import BadInput, Request, array_requests, read_inputs
+from tpuserve_loadtests.requests.distribution import Distribution
+from tpuserve_loadtests.requests.protocols import Protocol, is_oip, shown_address
+from tpuserve_loadtests.requests.recording import BadRecording, Recording, read_golden_version, recorded_requests
+from tpuserve_loadtests.requests.wires import predict_exchange
+from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, encode_lines
+from tpuserve_loadtests.traffic.engine import Engine, ctrl_c
+from tpuserve_loadtests.traffic.target import Runs, Target
+from tpuserve_loadtests.traffic.workers import CannotListen, Crew, Workers, WorkersFailed
 
 PROBE_TIMEOUT_S: Final = 10.0
 # Requests by the role that they need.
@@ -41,18 +56,18 @@ class Requests:
     too.
     """
 
-    rows: "Distribution | None"
-    lengths: "Mapping[str, Distribution]"
+    rows: Distribution | None
+    lengths: Mapping[str, Distribution]
     input_file: Path | None
     signature_name: str | None
     timeout_s: float
-    access: "Access"
+    access: Access
     golden: Path | None = None
-    recording: "Recording | None" = None
+    recording: Recording | None = None
     recorded_model: str | None = None
 
     @classmethod
-    def of(cls, options: RequestOptions, access: "Access", golden: Path | None = None) -> Self:
+    def of(cls, options: RequestOptions, access: Access, golden: Path | None = None) -> Self:
         """Read the options; `golden` is the path of --golden. Raises usage errors."""
         rows = None if options.rows is None else _distribution(options.rows, "--rows")
         lengths = dict(_length(text) for text in options.lengths)
@@ -81,11 +96,8 @@ class Requests:
             options.recorded_model,
         )
 
-    def recording_for(self, model: str) -> "Recording | None":
+    def recording_for(self, model: str) -> Recording | None:
         """Return the recorded requests for a model. Raise a usage error if there are none."""
-        from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-        from tpuserve_loadtests.requests.recording import BadRecording
-
         if self.recording is None:
             return None
         try:
@@ -95,34 +107,27 @@ class Requests:
             raise click.UsageError(str(error)) from None
 
 
-def find_target(spec: "ModelSpec", addresses: "dict[Protocol, str]", requests: Requests) -> "Target":
+def find_target(spec: ModelSpec, addresses: dict[Protocol, str], requests: Requests) -> Target:
     """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message."""
-    from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Workload
-    from tpuserve_loadtests.traffic.target import Target
-
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)
     return Target(Workload(lines), addresses, requests.timeout_s, access=requests.access)
 
 
 def find_lines(
-    spec: "ModelSpec",
-    addresses: "dict[Protocol, str]",
+    spec: ModelSpec,
+    addresses: dict[Protocol, str],
     requests: Requests,
     names: Sequence[str],
     max_bytes: int,
     *,
     replayed: bool = False,
-) -> "tuple[Line, ...]":
+) -> tuple[Line, ...]:
     """Return lines as `find_target` does: one of each name and address, with at most `max_bytes` of requests in total.
 
     With `replayed`, the lines share the recorded requests in turn, to send them at their recorded times. Otherwise,
     each line has all requests.
     """
-    from tpuserve_client.errors import InvalidArgument
-    from tpuserve_loadtests.requests.arrays import BadInput
-    from tpuserve_loadtests.requests.workload import encode_lines
-
     signature = _fetch_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
     try:
@@ -140,34 +145,24 @@ def find_lines(
         raise click.UsageError(f"{spec}: {error}") from None
 
 
-def _arrays(
-    requests: Requests, signature: "Signature"
-) -> "tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]":
+def _arrays(requests: Requests, signature: Signature) -> tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]:
     """Return the inputs and outputs that files contain. Raises BadInput."""
-    from tpuserve_loadtests.golden.golden_file import GoldenRows
-    from tpuserve_loadtests.requests.arrays import read_inputs
-
     if requests.golden is not None:
         golden = GoldenRows.read(requests.golden, signature)
         return golden.inputs, golden.outputs
     return None if requests.input_file is None else read_inputs(requests.input_file, signature), None
 
 
-def read_recording(paths: Sequence[Path]) -> "Recording":
+def read_recording(paths: Sequence[Path]) -> Recording:
     """Read files of recorded requests. Raise a usage error for an invalid file."""
-    from tpuserve_loadtests.requests.recording import BadRecording, Recording
-
     try:
         return Recording.read(paths)
     except BadRecording as error:
         raise click.UsageError(str(error)) from None
 
 
-def _read_golden(version: Path, signature: "Signature") -> "Recording":
+def _read_golden(version: Path, signature: Signature) -> Recording:
     """Return the signature's requests with their responses. Print notes on omitted requests."""
-    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-    from tpuserve_loadtests.requests.recording import BadRecording, read_golden_version
-
     try:
         recording = read_golden_version(version).of_signature(signature.name, DEFAULT_SIGNATURE_NAME)
     except BadRecording as error:
@@ -177,10 +172,7 @@ def _read_golden(version: Path, signature: "Signature") -> "Recording":
     return recording
 
 
-def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Iterator[Request]":
-    from tpuserve_loadtests.requests.arrays import array_requests
-    from tpuserve_loadtests.requests.recording import recorded_requests
-
+def _made(requests: Requests, spec: ModelSpec, signature: Signature) -> Iterator[Request]:
     recording = requests.recording_for(spec.name)
     if recording is None and requests.golden is not None and requests.golden.is_dir():
         recording = _read_golden(requests.golden, signature)
@@ -191,15 +183,12 @@ def _made(requests: Requests, spec: "ModelSpec", signature: "Signature") -> "Ite
 
 
 @contextmanager
-def generating(target: "Target", generators: GeneratorOptions) -> Iterator["Runs"]:
+def generating(target: Target, generators: GeneratorOptions) -> Iterator[Runs]:
     """Start the processes that run loads against the target.
 
     The first Ctrl-C ends the current load and keeps its measurements. The second ends the wait for its last responses.
     Further ones have no effect, so that the report is complete.
     """
-    from tpuserve_loadtests.traffic.engine import ctrl_c
-    from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
-
     generators.check()
     try:
         runs = _started(target, generators)
@@ -212,10 +201,7 @@ def generating(target: "Target", generators: GeneratorOptions) -> Iterator["Runs
         sys.exit(EXIT_GENERATOR)
 
 
-def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Workers":
-    from tpuserve_loadtests.traffic.engine import Engine
-    from tpuserve_loadtests.traffic.workers import Crew, Workers
-
+def _started(target: Target, generators: GeneratorOptions) -> Engine | Workers:
     if generators.processes == 1 and not generators.remote:
         return Engine(target)
     local = 0 if generators.remote and generators.processes == 1 else generators.processes
@@ -235,39 +221,29 @@ def _started(target: "Target", generators: GeneratorOptions) -> "Engine | Worker
     return Workers(target, crew)
 
 
-def find_spec(model: str, version: int | None, label: str | None) -> "ModelSpec":
+def find_spec(model: str, version: int | None, label: str | None) -> ModelSpec:
     """Return the model's spec. Raise a usage error for a version together with a label."""
-    from tpuserve_client.errors import InvalidArgument
-    from tpuserve_client.model import ModelSpec
-
     try:
         return ModelSpec(model, version, label)
     except InvalidArgument as error:
         raise click.UsageError(error.message) from None
 
 
-def _distribution(text: str, option: str) -> "Distribution":
-    from tpuserve_loadtests.requests.distribution import Distribution
-
+def _distribution(text: str, option: str) -> Distribution:
     try:
         return Distribution.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
-def _length(text: str) -> "tuple[str, Distribution]":
+def _length(text: str) -> tuple[str, Distribution]:
     """Parse `16..128` for every input, or `ids=16..128` for one input."""
     name, _, distribution = text.rpartition("=")
     return name, _distribution(distribution, "--length")
 
 
-def _fetch_signature(
-    spec: "ModelSpec", name: str | None, addresses: "dict[Protocol, str]", access: "Access"
-) -> "Signature":
+def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol, str], access: Access) -> Signature:
     """Fetch the model's metadata from every address, which also shows that each is reachable."""
-    from tpuserve_client.errors import DeadlineExceeded, NotFound, TpuserveError, Unavailable
-    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-
     for protocol, address in addresses.items():
         shown = shown_address(protocol, address)
         if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
@@ -287,7 +263,7 @@ def _fetch_signature(
     return signature
 
 
-def check_predictions(lines: "Sequence[Line]", addresses: "Mapping[Protocol, str]", access: "Access") -> None:
+def check_predictions(lines: Sequence[Line], addresses: Mapping[Protocol, str], access: Access) -> None:
     """Raise a usage error if the server refuses predictions with these credentials.
 
     Sends a request without inputs for each model, which no server runs. The load reports all other errors.
@@ -296,12 +272,8 @@ def check_predictions(lines: "Sequence[Line]", addresses: "Mapping[Protocol, str
         check_prediction(spec, protocol, addresses[protocol], access)
 
 
-def check_prediction(spec: "ModelSpec", protocol: "Protocol", address: str, access: "Access") -> None:
+def check_prediction(spec: ModelSpec, protocol: Protocol, address: str, access: Access) -> None:
     """Check predictions of one model like `check_predictions`."""
-    from tpuserve_client.errors import PermissionDenied, TpuserveError, Unauthenticated
-    from tpuserve_client.model import DEFAULT_SIGNATURE_NAME
-    from tpuserve_loadtests.requests.wires import predict_exchange
-
     exchange = predict_exchange(protocol, spec, {}, DEFAULT_SIGNATURE_NAME)
     with closing(access.transport(address)) as transport, suppress(TpuserveError):
         try:
@@ -310,18 +282,14 @@ def check_prediction(spec: "ModelSpec", protocol: "Protocol", address: str, acce
             raise click.UsageError(refusal(shown_address(protocol, address), error, "predict")) from None
 
 
-def end_unreachable(address: str, access: "Access", message: str) -> NoReturn:
+def end_unreachable(address: str, access: Access, message: str) -> NoReturn:
     """Report that the server did not respond, and exit."""
-    from tpuserve_loadtests.cli.handshake import handshake_problem
-
     click.echo(f"Error: Cannot reach {address}: {handshake_problem(address, access.tls) or message}", err=True)
     sys.exit(EXIT_UNREACHABLE)
 
 
-def refusal(address: str, error: "TpuserveError", role: str) -> str:
+def refusal(address: str, error: TpuserveError, role: str) -> str:
     """Return a message for a server's error response to a request that needs a role: predict, read or control."""
-    from tpuserve_client.errors import PermissionDenied, Unauthenticated
-
     if not isinstance(error, PermissionDenied | Unauthenticated):
         return f"{address}: {error.message}"
     option, variable = (CONTROL_KEY_FILE, CONTROL_KEY_VARIABLE) if role == "control" else (KEY_FILE, KEY_VARIABLE)

@@ -108,7 +108,7 @@ class Found:
 Try = Callable[[float], Probe]
 
 
-def search(attempt: Try, start_per_s: float, highest_per_s: float, precision: float) -> Found:
+def search_rates(attempt: Try, start_per_s: float, highest_per_s: float, precision: float) -> Found:
     """Search until a passing and a failing rate are within `precision` (0.02: 2 %), each confirmed by a second trial.
 
     A rate near the limit holds only with some arrivals, so a single trial could end the search too early.

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tpuserve_loadtests.arrivals.duration import parse_duration
-from tpuserve_loadtests.cli.access import HEADER, OF_TLS, is_secure
+from tpuserve_loadtests.cli.access import OF_TLS, is_secure
 from tpuserve_loadtests.cli.options import (
     ADDRESS_VARIABLE,
     DEFAULT_GRPC,
     DEFAULT_REST,
+    HEADER,
     KEY_VARIABLE,
     AccessOptions,
     MeasuredServerOptions,
     ModelOptions,
     RequestOptions,
+    TrafficOptions,
     VersionOptions,
 )
 from tpuserve_loadtests.requests.protocols import Port
@@ -85,14 +87,10 @@ def add_options(parser: Any, ports: Sequence[Port]) -> None:  # noqa: ANN401  Lo
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteOptions:
+class SuiteOptions(TrafficOptions):
     """The options of `tpuserve loadtest run` that also apply under Locust."""
 
-    models: ModelOptions
-    server: MeasuredServerOptions
-    version: VersionOptions
-    requests: RequestOptions
-    gates: tuple[str, ...]
+    gates: tuple[str, ...] = ()
 
 
 def suite_options(values: Namespace, ports: Sequence[Port]) -> SuiteOptions:

@@ -151,7 +151,7 @@ def soak(case: Soak) -> list[Row]:
     """Soak the script for a few seconds."""
     with serving(case.script) as server:
         options = ("--rest", server.rest, "--server-metrics", "auto", "--duration", f"{_SOAK_S:g}s", *_COLD)
-        brief = {"tpuserve_loadtests.cli.soak_command.LEAST_SOAK_S": _SOAK_S}
+        brief = {"tpuserve_loadtests.cli.commands.LEAST_SOAK_S": _SOAK_S}
         said = loadtest("soak", MODEL, *options, *case.options, constants=brief)
         log = server.end()
     document = said.document

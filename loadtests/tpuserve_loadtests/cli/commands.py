@@ -1,0 +1,475 @@
+"""The commands of `tpuserve loadtest` and their options. Each imports the module that runs it only then."""
+
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tpuserve_formats.price import Price
+from tpuserve_loadtests.arrivals.duration import Duration, ThinkTime
+from tpuserve_loadtests.cli.command import argument, command, group, option
+from tpuserve_loadtests.cli.options import (
+    FILE,
+    ArrivalOptions,
+    FileOptions,
+    GeneratorOptions,
+    GoldenOptions,
+    LoadOptions,
+    MeasuredServerOptions,
+    PageOptions,
+    PushOptions,
+    RequestOptions,
+    TimeOptions,
+    UsersOrRateOptions,
+    VersionOptions,
+    json_option,
+    least_effect_option,
+    metrics_option,
+    price_option,
+    sides_metrics_option,
+    sides_price_option,
+    think_time_option,
+    unclear_option,
+)
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
+
+RUN_USERS: Final = 32
+SWEEP_USERS: Final = "1,2,4,8,16,32,64,128"
+# The smallest number of runs that has an interval with a confidence of 95 % (statistics.median_interval).
+_LEAST_RUNS: Final = 6
+# Defaults of a search.
+HIGHEST: Final = 1e6
+PRECISION: Final = 0.02
+SEGMENTS: Final = 48
+LEAST_SEGMENTS: Final = 20
+LEAST_SOAK_S = 10.0
+QUICK_S = 10.0
+FULL_S: Final = 600.0
+OFFLINE_USERS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionOptions:
+    """The figure that ends a repetition, and the limit of runs."""
+
+    settling_figure: str | None = option(
+        "--repeat-until-settled",
+        type=click.Choice(["p50", "p90", "p99", "rate"]),
+        help="Repeat the run until the 95 % interval of this figure's median is narrow enough.",
+    )
+    settled_within: float = option(
+        "--settled-within",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=0.05,
+        help="Largest distance of the interval from the median, with --repeat-until-settled; 0.05 is 5 %.",
+    )
+    most_runs: int = option(
+        "--most-runs", type=click.IntRange(_LEAST_RUNS), default=20, help="Limit of the runs of --repeat-until-settled."
+    )
+
+
+_RUN = """\b
+Examples:
+  tpuserve loadtest run digits
+  tpuserve loadtest run digits --protocol grpc --users 64 --duration 1m
+  tpuserve loadtest run digits --rest http://localhost:8501 --input images.npz --rows 4 --json
+  tpuserve loadtest run digits --rate 500 --fail-if 'p99>20ms' 'error_rate>0.1%' 'rate<490' --junit load.xml
+  tpuserve loadtest run digits --users 8 --requests 10000          exactly 10,000 requests after the warm-up
+  tpuserve loadtest run digits --users 50 --think-time 'exponential(2s)'   interactive users
+  tpuserve loadtest run digits --rate 200 --repeat-until-settled p99   median and interval of several runs
+  tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
+  tpuserve loadtest run digits --price-per-hour 1.20               cost of a million predictions
+  tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
+  tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
+  tpuserve loadtest run digits --recorded requests-digits.jsonl    at recorded times; --speed 2 doubles the rate
+  tpuserve loadtest run digits --golden record --fail-if 'wrong>0'   compare responses under load
+  tpuserve loadtest run digits --grpc grpcs://models.example:443 --header 'authorization: Bearer ${TOKEN}'
+  tpuserve loadtest run --scenario mixed.yaml                      several models with weights
+  tpuserve loadtest run digits --trace arrivals.txt --speed 2      arrival times in seconds, one per line
+
+Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 98 the load generator was the limit,
+99 a gate failed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions(LoadOptions):
+    """Options of `run`."""
+
+    users: int | None = option(
+        "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {RUN_USERS}]"
+    )
+    rate: str | None = option(
+        "--rate",
+        metavar="RATE",
+        help="Open load: rate in requests/s, such as 500, steps (100,200) or a ramp (100..1000).",
+    )
+    trace_file: Path | None = option(
+        "--trace", type=FILE, help="Open load: file of arrival times in seconds, one per line."
+    )
+    speed: float = option(
+        "--speed",
+        type=click.FloatRange(0, min_open=True),
+        default=1.0,
+        help="Speed factor of --trace and --recorded.",
+        show_default=False,
+    )
+    think_time: ThinkTime | None = think_time_option()
+    request_limit: int | None = option(
+        "--requests",
+        type=click.IntRange(1),
+        help="Stop after this number of measured requests and their responses, without --duration or at its end.",
+    )
+    repetition: RepetitionOptions = group(RepetitionOptions)
+    golden: GoldenOptions = group(GoldenOptions)
+    push: PushOptions = group(PushOptions)
+    gates: tuple[str, ...] = option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE...",
+        help="Exit with 99 if a gate is true: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
+    )
+
+    @property
+    def ways(self) -> int:
+        """The number of options that define the load: --users, --rate, --trace."""
+        return sum(way is not None for way in (self.users, self.rate, self.trace_file))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether requests arrive, or can arrive, at recorded times."""
+        as_recorded = self.requests.recorded or self.models.scenario
+        return bool(self.trace_file or (as_recorded and not (self.users or self.rate)))
+
+
+run = command(
+    "run_command:run",
+    RunOptions,
+    epilog=_RUN,
+    short_help="Run one load and report rates, failures and latencies.",
+    help="""Load a running server with predict requests for MODEL and print rates, failures and latencies.
+
+    Closed load (--users): each user sends its next request after the response to the previous one. Open load (--rate,
+    --trace): requests arrive on a schedule, and latencies count from the scheduled times. Latencies exclude failed
+    requests.
+    """,
+)
+
+
+_SWEEP = """\b
+Examples:
+  tpuserve loadtest sweep digits                             1 to 128 users
+  tpuserve loadtest sweep digits --rate 100,200,400,800 --duration 30s
+  tpuserve loadtest sweep digits --rate 100,200,400,800,1600 --until 'p99>100ms'
+
+Exit codes: the highest of all runs, as in `run`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions(LoadOptions):
+    """Options of `sweep`."""
+
+    users: str | None = option(
+        "--users", metavar="N,N,...", help=f"Closed loads: numbers of users.  [default: {SWEEP_USERS}]"
+    )
+    rate: str | None = option("--rate", metavar="R,R,...", help="Open loads: rates in requests/s.")
+    think_time: ThinkTime | None = think_time_option()
+    until: tuple[str, ...] = option(
+        "--until",
+        multiple=True,
+        metavar="GATE...",
+        help="Stop after the first load for which a gate is true: 'p99>100ms' 'error_rate>1%'. Accepts several gates.",
+    )
+
+
+sweep = command(
+    "sweep_command:sweep",
+    SweepOptions,
+    epilog=_SWEEP,
+    short_help="Run increasing loads and report latency over throughput.",
+    help="""Load a running server with predict requests for MODEL in steps, and print rate and latencies of each step.
+
+    Ctrl-C ends the sweep and prints the steps so far. --until ends the sweep after the first load that meets a gate.
+    """,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """The rates to search between, and the precision."""
+
+    start: float | None = option(
+        "--from", type=click.FloatRange(0.1), help="First rate to try.  [default: half of a single user's rate]"
+    )
+    highest: float = option(
+        "--to", type=click.FloatRange(0.1), default=HIGHEST, help="Highest rate to try.", show_default=False
+    )
+    precision: float = option(
+        "--precision",
+        type=click.FloatRange(0.001, 1),
+        default=PRECISION,
+        help="Largest distance between the rate that holds and the rate that does not; 0.02 is 2 %.",
+    )
+
+
+_SEARCH = """\b
+Examples:
+  tpuserve loadtest search digits --slo 'p99<=20ms'
+  tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
+
+Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage error, 3 server unreachable,
+98 the load generator was the limit, 99 no rate holds.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(LoadOptions):
+    """Options of `search`."""
+
+    objectives: tuple[str, ...] = option(
+        "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
+    )
+    within: RangeOptions = group(RangeOptions)
+
+
+search = command(
+    "search_command:search",
+    SearchOptions,
+    epilog=_SEARCH,
+    short_help="Find the highest rate that meets an objective.",
+    help="""Find the highest rate of requests for MODEL that meets every --slo.
+
+    The search doubles the rate until a rate does not hold, and then bisects. A trial lasts --duration, or longer if a
+    percentile needs more requests for 99 % confidence. A second trial with other arrivals confirms the result.
+    """,
+)
+
+
+_COMPARE = """\b
+A and B are versions (3), labels (canary) or addresses (host:8500, http://host:8501), or an address with a version or
+label (host:8500@canary). Addresses with oip+ use the Open Inference Protocol (OIP).
+
+\b
+Examples:
+  tpuserve loadtest compare digits 3 4
+  tpuserve loadtest compare digits stable canary --rate 200 --rounds 10
+  tpuserve loadtest compare digits old:8500 new:8500 --users 16
+  tpuserve loadtest compare digits oip+grpc://triton:8001 oip+grpc://tpuserve:8500
+  tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
+  tpuserve loadtest compare digits small:8500 large:8500 --price-per-hour 0.40,1.20
+
+Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
+3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse, or a gate
+of B failed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """Options of `compare`."""
+
+    model: str = argument()
+    a: str = argument()
+    b: str = argument()
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    b_api_key_file: Path | None = option(
+        "--b-api-key-file", type=FILE, help="File of the API key for the server of B.  [default: the key for A]"
+    )
+    load: UsersOrRateOptions = group(UsersOrRateOptions)
+    arrivals: ArrivalOptions = group(ArrivalOptions)
+    rounds: int = option("--rounds", type=click.IntRange(3), default=6, help="Number of interleaved runs of each side.")
+    least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
+    unclear: str = unclear_option("a figure that may be worse by three times --least-effect")
+    gates: tuple[str, ...] = option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE...",
+        help="Exit with 99 if a gate is true of B: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
+    )
+    time: TimeOptions = group(TimeOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: tuple[str, ...] = sides_metrics_option()
+    prices: tuple[Price, ...] = sides_price_option()
+    as_json: bool = json_option()
+    files: FileOptions = group(FileOptions)
+
+
+compare = command(
+    "compare_command:compare",
+    CompareOptions,
+    epilog=_COMPARE,
+    short_help="Test whether version B is worse than version A.",
+    help="""Compare versions A and B of MODEL under the same load, in --rounds interleaved runs.
+
+    p50, p99 or the rate differs if the 99 % interval of its ratio (block bootstrap) excludes 1 and the ratio exceeds
+    --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may be worse by
+    three times --least-effect. B is also worse if a larger share of its requests fails. If both sides fail a similar
+    share, the exit code is 1, unless a gate on error_rate passes for both.
+    """,
+)
+
+
+_SOAK = """\b
+Examples:
+  tpuserve loadtest soak digits --rate 200 --duration 4h --log soak.jsonl
+  tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
+
+Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error, 3 server unreachable,
+98 the load generator was the limit or the soak is inconclusive (see --unclear), 99 drifting, or a gate failed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOptions(LoadOptions):
+    """Options of `soak`."""
+
+    load: UsersOrRateOptions = group(UsersOrRateOptions)
+    time: TimeOptions = group(TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
+    segments: int = option(
+        "--segments",
+        type=click.IntRange(LEAST_SEGMENTS, 1000),
+        default=SEGMENTS,
+        help="Number of segments whose figures are compared.",
+    )
+    least_effect: float = least_effect_option(
+        "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
+    )
+    unclear: str = unclear_option("a figure that may be worse by ten times the smallest change that counts")
+    golden: GoldenOptions = group(GoldenOptions)
+    push: PushOptions = group(PushOptions)
+    gates: tuple[str, ...] = option(
+        "--fail-if", multiple=True, metavar="GATE...", help="Gates of the whole soak, as in `run`."
+    )
+    log: Path | None = option(
+        "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON."
+    )
+
+
+soak = command(
+    "soak_command:soak",
+    SoakOptions,
+    epilog=_SOAK,
+    short_help="Load a server for hours and detect drifts.",
+    help="""Load a running server for hours and report whether latencies, failures or its memory drift.
+
+    The soak runs the load in segments and tests their figures for trends. Ctrl-C ends the soak and judges the segments
+    so far. With --log, the segments of a killed soak remain, too.
+    """,
+)
+
+
+_MLPERF = """\b
+Examples:
+  tpuserve loadtest mlperf digits --scenario single-stream
+  tpuserve loadtest mlperf digits --scenario multi-stream --quick
+  tpuserve loadtest mlperf digits --scenario server --latency 15ms
+  tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
+  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html --junit offline.xml
+
+Exit codes: 0 VALID (with --quick, except for the duration), 1 interrupted, or all requests failed, 2 usage error,
+3 server unreachable, 98 the load generator was the limit, 99 INVALID.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MlperfOptions:
+    """Options of `mlperf`."""
+
+    model: str = argument()
+    scenario: str = option(
+        "--scenario",
+        type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
+        required=True,
+        help="Single queries in sequence, queries of 8 samples, Poisson arrivals, or all samples at once.",
+    )
+    latency: float | None = option(
+        "--latency", type=Duration(), help="Latency limit for 99 % of queries, from the benchmark's rules (server)."
+    )
+    target_qps: float | None = option(
+        "--target-qps", type=click.FloatRange(0, min_open=True), help="Rate in queries/s, instead of a search (server)."
+    )
+    users: int | None = option(
+        "--users", type=click.IntRange(1), help=f"Requests in flight (offline).  [default: {OFFLINE_USERS}]"
+    )
+    quick: bool = option(
+        "--quick", is_flag=True, help=f"Run {QUICK_S:g} s instead of {FULL_S:g} s, too short for the rules."
+    )
+    duration: float | None = option(
+        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s, the minimum of the rules]"
+    )
+    warm_up: float = option("--warm-up", type=Duration(zero=True), default="1s", help="Warm-up time, not measured.")
+    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    version: VersionOptions = group(VersionOptions)
+    requests: RequestOptions = group(RequestOptions)
+    generator: GeneratorOptions = group(GeneratorOptions)
+    metrics: str = metrics_option()
+    price: Price | None = price_option()
+    as_json: bool = json_option("instead of the summary")
+    files: PageOptions = group(PageOptions)
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the command searches for the rate."""
+        return self.scenario == "server" and self.target_qps is None
+
+    @property
+    def protocol(self) -> str:
+        """The protocol to measure: gRPC unless the options choose REST."""
+        if self.server.protocol is not None:
+            return self.server.protocol
+        return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
+
+
+mlperf = command(
+    "mlperf_command:mlperf",
+    MlperfOptions,
+    epilog=_MLPERF,
+    short_help="Run a scenario of MLPerf Inference, without a submission.",
+    help="""Run a scenario of MLPerf Inference against MODEL and report whether the run is VALID by its rules.
+
+    The metric is LoadGen's: the early-stopping estimate of a percentile (single-stream p90, multi-stream p99), the
+    highest rate within --latency (server), or samples per second (offline). The result is neither a submission nor
+    verified. The load uses gRPC unless --rest or --protocol selects REST.
+    """,
+)
+
+
+_WORKER = """\b
+Examples:
+  tpuserve loadtest worker coordinator:5557        before or after `tpuserve loadtest run --remote 1` on coordinator
+
+Exit codes: 0 the load test is over, 1 the coordinator disconnected or needs no more workers, or a file of --ca, --cert
+or --key is missing on this machine, 2 usage error.
+"""
+
+
+@click.command(short_help="Send a share of a load test that runs on another machine.", epilog=_WORKER)
+@click.argument("coordinator", metavar="HOST:PORT")
+def worker(coordinator: str) -> None:
+    """Send a share of the load of `tpuserve loadtest run --remote N`, whose coordinator listens at HOST:PORT.
+
+    The worker waits for the coordinator, and ends with it. Ctrl-C ends the worker at once. The worker trusts the
+    coordinator, which chooses the server and the requests.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise click.BadParameter(f"{coordinator!r} is not HOST:PORT.", param_hint="HOST:PORT")
+
+    from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
+
+    give_process_to_gevent()
+    from tpuserve_loadtests.traffic.worker import CannotTakePart, CoordinatorGone, Worker
+
+    # A worker has no report, so Ctrl-C ends it immediately.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        Worker(host, int(port), lambda words: click.echo(f"{coordinator}: {words}", err=True)).serve()
+    except (CoordinatorGone, CannotTakePart) as error:
+        click.echo(f"Error: {coordinator}: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    click.echo(f"{coordinator}: the load test is over", err=True)
