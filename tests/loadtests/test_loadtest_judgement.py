@@ -7,7 +7,7 @@ from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.run import judge_generator, judge_run
 from tpuserve_loadtests.judgement.search import Answer, Sample, judge
-from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, gate_results, limits_us
+from tpuserve_loadtests.judgement.threshold import Hopeless, Outage, Threshold, gate_results, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.rendering.exports import junit_xml
@@ -143,6 +143,17 @@ def test_a_part_of_a_load_is_hopeless_for_what_came_before_it() -> None:
     # The last part has just sent its first requests, so most of the load is over.
     last = Hopeless(gates("p90>20ms"), CLOSED).further(CLOSED.total_s - 1, Counts(1000, 0, (250,)))
     assert last(0.1, Counts(10, 0, (0,))) != ""
+
+
+def test_an_outage_is_a_time_in_which_every_request_failed() -> None:
+    outage = Outage(2.0)
+    assert outage.why(3.0, Counts(0, 0)) == ""  # the warm-up
+    assert outage.why(4.0, Counts(100, 0)) == ""
+    assert outage.why(5.5, Counts(110, 10)) == ""
+    assert outage.why(7.5, Counts(131, 30)) == ""  # one response arrived
+    assert outage.why(9.0, Counts(131, 30)) == ""  # no request was sent
+    assert outage.why(10.5, Counts(132, 31)) == ""
+    assert outage.why(11.0, Counts(133, 32)) == "stopped early: every request failed for 2 s"
 
 
 def test_a_closed_run_is_given_time_before_it_is_hopeless() -> None:

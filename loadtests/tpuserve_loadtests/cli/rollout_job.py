@@ -356,7 +356,7 @@ class Gates:
         segments = Segments()
         with generating(target, options.generator) as runs, self._watch(self.stable) as server:
             load = segment_load(replace(LoadTerms.of(options), seconds=options.soak), options.load, planned, 1)
-            run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None)
+            run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None, options.patience)
         assert segments.total is not None  # at least the first one began
         run = judge_run(
             segments.total,

@@ -1,6 +1,7 @@
 """The command `tpuserve loadtest soak`, which finds drifts over hours of load."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,12 +25,12 @@ from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.soak import judge_soak
-from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, limits_us
+from tpuserve_loadtests.judgement.threshold import Hopeless, Outage, Threshold, limits_us
 from tpuserve_loadtests.measurement.measured import Segment, Segments
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.soak import segment_document, segment_line, soak_report
-from tpuserve_loadtests.traffic.target import Runs
+from tpuserve_loadtests.traffic.target import Runs, Watch
 
 
 def soak(options: SoakOptions) -> None:
@@ -81,23 +82,30 @@ def run_segments(
     segments: Segments,
     server: ServerWatch,
     on_segment: Callable[[Segment], None],
+    patience_s: float = math.inf,
 ) -> None:
     """Run the segments in sequence, each with different arrivals.
 
     The soak ends early after a segment that was stopped or in which every request failed. It also ends as soon as the
-    segments together can no longer pass the gates.
+    segments together can no longer pass the gates. Unless a gate on `error_rate` decides about failures, it ends after
+    `patience_s` seconds in which every request failed.
     """
+    patience_s = math.inf if any(gate.metric == "error_rate" for gate in gates) else patience_s
     load = replace(load, limits_us=limits_us(gates))
     soak = Hopeless(gates, replace(load, seconds=planned * load.seconds))
     for number in range(planned):
         part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
         title, so_far = f"Segment {number + 1} of {planned}, for", segments.total
         hopeless = soak.further(load.warm_up_s + so_far.span_s, so_far.recorder.counts()) if so_far else soak.why
-        measured = run_load(runs, part, hopeless, title, quiet=not sys.stderr.isatty())
+        measured = run_load(runs, part, _either(hopeless, Outage(patience_s).why), title, quiet=not sys.stderr.isatty())
         segment = segments.add(measured, server.memory_bytes())
         on_segment(segment)
         if measured.stopped or 0 < segment.requests == segment.failures:
             return
+
+
+def _either(first: Watch, second: Watch) -> Watch:
+    return lambda elapsed_s, counts: first(elapsed_s, counts) or second(elapsed_s, counts)
 
 
 def segment_load(soak: LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> Load:

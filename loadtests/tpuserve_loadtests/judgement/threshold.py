@@ -186,6 +186,23 @@ class Hopeless:
         return _CLOSED_MARGIN * counts.requests / share if share >= _LEAST_SHARE else None
 
 
+class Outage:
+    """Watcher of one load for a server that answers no request any more, which no later request can excuse."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        # When the last success arrived or no request had failed since it, with the counts at that time.
+        self._since_s, self._successes, self._failures = 0.0, 0, 0
+
+    def why(self, elapsed_s: float, counts: Counts) -> str:
+        """Return a reason once every request of `patience_s` seconds failed, or else an empty string."""
+        successes = counts.requests - counts.failures
+        if successes > self._successes or counts.failures == self._failures:
+            self._since_s, self._successes, self._failures = elapsed_s, successes, counts.failures
+        is_over = elapsed_s - self._since_s >= self._patience_s
+        return f"stopped early: every request failed for {self._patience_s:g} s" if is_over else ""
+
+
 def latency_gates(gates: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
     """Return the gates that limit the number of late responses: percentiles and the largest latency."""
     return tuple(gate for gate in gates if gate.upper and (gate.percentile is not None or gate.metric == "max"))
