@@ -32,7 +32,6 @@ class Access:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether requests carry a key or headers."""
         return bool(self.headers) or self.api_key is not None
 
     def headers_of(self, address: str) -> dict[str, str]:

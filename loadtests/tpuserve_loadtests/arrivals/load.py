@@ -29,7 +29,6 @@ class Segment:
 
     @property
     def requests(self) -> float:
-        """The mean number of requests in the segment."""
         return self.seconds * (self.start_per_s + self.end_per_s) / 2
 
     def instants(self, requests: Instants) -> Instants:
@@ -69,12 +68,10 @@ class RateProfile:
 
     @property
     def is_level(self) -> bool:
-        """Whether the rate is constant."""
         return len({rate for each in self.segments for rate in (each.start_per_s, each.end_per_s)}) == 1
 
     @property
     def requests(self) -> float:
-        """The mean number of requests in the profile."""
         return sum(segment.requests for segment in self.segments)
 
     @property
@@ -165,7 +162,6 @@ class Load:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests arrive by a schedule."""
         return not self.users
 
     @property
@@ -218,7 +214,6 @@ class Load:
             number = (number - len(chunk)) % processes
 
     def _chunks(self) -> Iterator[Instants]:
-        """Yield the arrival times up to the last of `requests` measured arrivals."""
         left = self.requests or math.inf
         for chunk in self._planned_chunks():
             first = int(np.searchsorted(chunk, self.warm_up_s))

@@ -102,7 +102,6 @@ def _find_key(file: Path | None, option: str, variable: str, headers: Mapping[st
 
 
 def is_secure(addresses: Iterable[object]) -> bool:
-    """Return whether any of the texts is an address with TLS."""
     return any(isinstance(text, str) and without_prefix(text).startswith(SECURE) for text in addresses)
 
 
@@ -167,7 +166,6 @@ def explicit_names() -> set[str]:
 
 
 def flag(name: str) -> str:
-    """Return the flag that sets a value."""
     return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 

@@ -65,12 +65,10 @@ def option(*flags: str, **settings: Any) -> Any:  # noqa: ANN401  a field of any
 
 
 def argument(**settings: Any) -> Any:  # noqa: ANN401  a field of any type, with click's settings
-    """Declare an argument with the settings of click.argument."""
     return field(metadata={_DECLARED: _Parameter(click.Argument, (), settings)})
 
 
 def group(kind: "type[_Options]", **changes: Mapping[str, Any]) -> "_Options":
-    """Declare a field with a group of options."""
     declared: _Options = field(metadata={_DECLARED: _Group(kind, changes)})
     return declared
 
@@ -112,7 +110,6 @@ class _Command(click.Command):
     """Command whose help lists the options under headings, and which accepts several thresholds after one option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further threshold, as in `--fail-if 'p99>20ms' 'rate<500'`."""
         spread: list[str] = []
         option = ""
         for number, arg in enumerate(args):
@@ -126,7 +123,6 @@ class _Command(click.Command):
         return super().parse_args(ctx, spread)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options as Command does, under headings."""
         heading_of = {name: heading for heading, names in SECTIONS.items() for name in names.split()}
         found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (OWN, *SECTIONS)}
         for option in sorted(self.get_params(ctx), key=_place):

@@ -135,7 +135,6 @@ class RunOptions(LoadOptions):
 
     @property
     def ways(self) -> int:
-        """The number of options that define the load: --users, --rate, --trace."""
         return sum(way is not None for way in (self.users, self.rate, self.trace_file))
 
     @property
@@ -414,7 +413,6 @@ class MlperfOptions:
 
     @property
     def is_searched(self) -> bool:
-        """Whether the command searches for the rate."""
         return self.scenario == "server" and self.target_qps is None
 
     @property

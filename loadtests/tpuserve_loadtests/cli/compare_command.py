@@ -121,7 +121,6 @@ class _Side:
     server: MeasuredServerOptions
 
     def with_key(self, file: Path) -> "_Side":
-        """Return the side with the API key of a file."""
         return replace(self, server=replace(self.server, access=replace(self.server.access, api_key_file=file)))
 
 

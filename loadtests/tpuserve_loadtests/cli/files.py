@@ -88,7 +88,6 @@ def refuse_distribution(files: FileOptions) -> None:
 
 
 def forms(report: Report, files: PageOptions) -> Forms:
-    """Yield each file and a function that renders its content, in the order of writing."""
     now = datetime.now(UTC)
     yield files.junit, lambda: junit_xml(report)
     yield files.html, lambda: render_page(report.page(), now)
@@ -136,7 +135,6 @@ def _check_writable(path: Path | None, option: str) -> None:
 
 
 def try_to_write(path: Path, content: str) -> bool:
-    """Write the file. Report success or the error on standard error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)  # the reports of a version
         path.write_text(content, encoding="utf-8")
@@ -148,7 +146,6 @@ def try_to_write(path: Path, content: str) -> bool:
 
 
 def describe_settings(*targets: "Target") -> dict[str, str]:
-    """Return the settings of one or more targets by name, with the command line of this process."""
     lines = [line for target in targets for line in target.workload.lines]
     rows = sorted({count for line in lines for count in line.rows})
     rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else counted(rows[0], "row")
@@ -174,7 +171,6 @@ def describe_command(*program: str) -> dict[str, str]:
 
 
 def _redacted(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments with the header values removed."""
     is_header = False
     for argument in arguments:
         option, equals, text = argument.partition("=")
@@ -188,10 +184,8 @@ def _redacted(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _without_value(header: str) -> str:
-    """Return a header's name, or the argument itself if it names a file of headers."""
     return header if header.startswith("@") else f"{header.partition(':')[0]}: …"
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Join the distinct texts."""
     return ", ".join(dict.fromkeys(texts))

@@ -99,7 +99,6 @@ def _certificate_problem(error: ssl.SSLCertVerificationError, place: Address, tl
 
 
 def _certificate(place: Address, name: str) -> dict[str, Any]:
-    """Return the server's certificate, trusted or not."""
     # Python parses only trusted certificates. This context trusts the server's own certificate, only to read it.
     context = _context()
     context.load_verify_locations(cadata=_shown(place, name))
@@ -109,7 +108,6 @@ def _certificate(place: Address, name: str) -> dict[str, Any]:
 
 
 def _shown(place: Address, name: str | None) -> bytes:
-    """Return the server's certificate in DER form. Send no data to the unverified server."""
     context = _context()
     context.verify_mode = ssl.CERT_NONE
     with _connected(place) as plain, context.wrap_socket(plain, server_hostname=name) as secured:
@@ -146,7 +144,6 @@ def _farewell(secured: ssl.SSLSocket, tls: Tls) -> str:
 
 
 def _refusal(error: OSError, tls: Tls) -> str:
-    """Return the meaning of the server's alert, or an empty string if the error is not an alert."""
     if not isinstance(error, ssl.SSLError) or not _is_alert(error):
         return ""
     alert = (error.reason or "").partition("ALERT_")[2].replace("_", " ").lower()
@@ -184,7 +181,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _name_text(name: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Return the common name and organization of an X.509 name."""
     parts = {key: value for group in name for key, value in group}
     known = [parts[key] for key in ("commonName", "organizationName") if key in parts]
     return ", ".join(known) or str(parts)

@@ -54,7 +54,6 @@ class LoadTerms:
 
     @classmethod
     def of(cls, options: LoadOptions | CompareOptions | RolloutOptions) -> Self:
-        """Take the terms from the options."""
         time, arrivals = options.time, options.arrivals
         return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, options.generator.seed)
 
@@ -135,8 +134,6 @@ def run_load(
 
 @contextmanager
 def _waiting_reported(runs: Runs) -> Iterator[None]:
-    """After Ctrl-C, report pending responses, unless they arrive within `_MOMENT_S`."""
-
     def report_waiting() -> None:
         runs.interrupted.wait()
         gevent.sleep(_MOMENT_S)

@@ -34,7 +34,6 @@ _LESS: Final = 0.97
 
 
 def mlperf(options: MlperfOptions) -> None:
-    """Run the scenario, and publish the verdict by its rules."""
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
     options = replace(options, server=with_address(options.server, options.server.protocol))
     server = options.server
@@ -96,7 +95,6 @@ def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched
 
 
 def _found_rate(searched: Searched, target: Target, model: str, options: MlperfOptions) -> float:
-    """Return the highest rate that keeps the objectives. If no rate does, publish the trials and exit."""
     found = searched.found
     if found is None or found.best is None:
         report = mlperf_search_report(model, searched, _objectives(options), describe_settings(target))
@@ -107,7 +105,6 @@ def _found_rate(searched: Searched, target: Target, model: str, options: MlperfO
 
 
 def _objectives(options: MlperfOptions) -> tuple[Threshold, ...]:
-    """Return the latency objective of the server scenario, or an empty tuple for other scenarios."""
     if options.latency is None:
         return ()
     target_ms = f"{1000 * options.latency:.6f}".rstrip("0").rstrip(".")
@@ -115,7 +112,6 @@ def _objectives(options: MlperfOptions) -> tuple[Threshold, ...]:
 
 
 def _terms(options: MlperfOptions, seconds: float) -> LoadTerms:
-    """Return the terms of the server scenario's loads."""
     return LoadTerms(seconds, options.warm_up, "poisson", 2, options.generator.seed)
 
 

@@ -194,7 +194,6 @@ class ArrivalOptions:
 
 
 def think_time_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --think-time, the pause of a closed load's users."""
     return option(
         "--think-time",
         metavar="TIME",
@@ -250,22 +249,18 @@ def unclear_option(what: str) -> Any:  # noqa: ANN401  a field of any type
 
 
 def json_option(instead: str = "instead of the table") -> Any:  # noqa: ANN401  a field of any type
-    """Declare --json, which prints one document for programs."""
     return option("--json", is_flag=True, help=f"Print one JSON document {instead}.")
 
 
 def price_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --price-per-hour, the price of the server's machine."""
     return _price_option("PRICE", _parsed_price, "such as 1.20 or '1.20 EUR'")
 
 
 def sides_price_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --price-per-hour for two sides, with a price for each machine."""
     return _price_option("PRICE[,PRICE]", _parsed_prices, "for two machines, the prices of A and B")
 
 
 def _price_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
-    """Declare --price-per-hour. `which` describes its form in the help."""
     return option(
         "--price-per-hour",
         metavar=metavar,
@@ -279,7 +274,6 @@ def _parsed_price(context: click.Context, parameter: click.Parameter, value: str
 
 
 def _parsed_prices(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[Price, ...]:
-    """Return the price of each side, or an empty tuple. A single price applies to both."""
     if value is None:
         return ()
     prices = tuple(_parse_price(each) for each in value.split(","))
@@ -304,17 +298,14 @@ OFF: Final = "off"
 
 
 def metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --server-metrics, the address of the server's metrics."""
     return _metrics_option("auto|URL|off", _checked_page, "auto: at the REST address")
 
 
 def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --server-metrics for two sides, with a value for each server."""
     return _metrics_option("auto|URL[,URL]|off", _checked_pages, "for two servers, the pages of A and B")
 
 
 def pids_option() -> Any:  # noqa: ANN401  a field of any type
-    """Declare --server-pid, the server's processes."""
     return option(
         "--server-pid",
         metavar="PID",
@@ -326,7 +317,6 @@ def pids_option() -> Any:  # noqa: ANN401  a field of any type
 
 
 def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
-    """Declare --server-metrics. `which` names the server of the page in the help."""
     return option(
         "--server-metrics",
         metavar=metavar,
@@ -352,7 +342,6 @@ def _checked_page(context: click.Context, parameter: click.Parameter, value: str
 
 
 def _checked_pages(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """Return one page for both sides, or one for each."""
     values = tuple(_checked_page(context, parameter, each.strip()) for each in value.split(","))
     if len(values) > 2:
         raise click.BadParameter(f"{value!r} has {len(values)} pages. Set at most two, for A and B.")
@@ -369,7 +358,6 @@ class Golden(click.ParamType[str | Path]):
     name = "record|PATH"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
-        """Convert as ParamType requires."""
         if value == RECORD:
             return value
         if "://" in str(value):

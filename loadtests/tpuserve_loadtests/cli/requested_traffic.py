@@ -86,7 +86,6 @@ class RequestedTraffic:
 
     @property
     def specs(self) -> frozenset[ModelSpec]:
-        """The models that receive requests."""
         return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
 
     def timeline(self, speed: float) -> Timeline | None:
@@ -128,7 +127,6 @@ class RequestedTraffic:
         )
 
     def _with_tolerances(self, target: Target) -> Target:
-        """Add the manifests' tolerances for lines with golden answers from a file or directory."""
         paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
         tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
         return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
@@ -186,7 +184,6 @@ def _read(path: Path) -> Scenario:
 
 
 def _merged(options: _Options, settings: Settings, explicit: Collection[str], own_load: bool) -> _Options:
-    """Set the scenario's values for options that the command line omits."""
     # A load option on the command line replaces every load setting of the file.
     hidden = {*explicit, *((*WAYS, *OF_WAYS) if own_load or not set(WAYS).isdisjoint(explicit) else ())}
     return with_values(

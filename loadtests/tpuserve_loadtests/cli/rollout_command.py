@@ -125,7 +125,6 @@ class RolloutOptions:
 
     @property
     def load_words(self) -> str:
-        """Text for the load of the comparison and the soak."""
         users = counted(self.load.users or DEFAULT_COMPARED_USERS, "user")
         return f"{self.load.rate} requests/s" if self.load.rate else users
 

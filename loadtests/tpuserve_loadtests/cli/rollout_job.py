@@ -77,7 +77,6 @@ _APPLIED: Final = {"reload": "sent to the server", "poll": "polled by the server
 
 
 def rollout(options: RolloutOptions) -> None:
-    """Run the gates and the moves of a rollout, publish its report, and exit with its code."""
     options, address = _with_addresses(options)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
     refuse_ineffective(options, options.metrics)
@@ -120,7 +119,6 @@ def rollout(options: RolloutOptions) -> None:
 
 
 def _print_step(step: Step, console: Console) -> None:
-    """Print a finished step as one line."""
     style = _STYLES.get(step.state, "default")
     state = f"[{style}]{step.state:{_STATE_WIDTH}}[/{style}]"
     console.print(f"  {state}  {step.name:{_NAME_WIDTH}}  {escape(step.detail)}", highlight=False, soft_wrap=True)
@@ -139,7 +137,6 @@ def _publish(outcome: RolloutOutcome, planned: list[str], options: RolloutOption
 
 
 def _settings(options: RolloutOptions) -> dict[str, str]:
-    """Return the requested settings by name."""
     return {
         "Server": options.server.grpc_address or "",
         "Configuration": f"{options.config_file}, {_APPLIED[options.apply]}",
@@ -322,7 +319,6 @@ class Gates:
         )
 
     def _tolerance(self) -> Tolerance:
-        """Return the options' values, else the wider tolerance of both versions' manifests."""
         tolerance = Tolerance(self.options.tolerance.atol, self.options.tolerance.rtol)
         if tolerance.is_fixed:
             return tolerance

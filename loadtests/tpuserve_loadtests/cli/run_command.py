@@ -64,7 +64,6 @@ def repeated(
 
 
 def run(options: RunOptions) -> None:
-    """Run one load, or repeat it, and publish its report."""
     traffic, options = find_traffic(options, options.golden.path)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
     refuse_ineffective(options, options.metrics)
@@ -141,7 +140,6 @@ def _trace_load(path: Path, options: RunOptions) -> Load:
 
 
 def _instants_load(instants: tuple[float, ...], options: RunOptions) -> Load:
-    """Return a load with the recording's duration. Its first part is the warm-up."""
     refuse_think_time(options.think_time)
     warm_up_s = min(options.time.warm_up, instants[-1] / 2)
     return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants, requests=options.request_limit or 0)

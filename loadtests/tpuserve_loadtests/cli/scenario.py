@@ -77,7 +77,6 @@ class Settings:
     objectives: tuple[str, ...] | None = None
 
     def explicit_values(self) -> dict[str, object]:
-        """Return the values that the file gives, by name."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

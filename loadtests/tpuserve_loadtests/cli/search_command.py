@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 def search(options: SearchOptions) -> None:
-    """Search for the highest rate, and publish the report."""
     traffic, options = find_traffic(options)
     refuse_ineffective_arrivals(options.arrivals)
     refuse_ineffective(options, options.metrics)
@@ -87,7 +86,6 @@ def search_rate(
     *,
     trust_generator: bool,
 ) -> Searched:
-    """Search for the highest rate within the range, with open loads of these terms."""
     tries = _Tries(runs, server)
     trials = Trials(
         lambda load: tries.run(load, objectives),
@@ -121,21 +119,18 @@ class _Tries:
         self._last: Watched | None = None
 
     def run_alone(self, warm_up_s: float) -> Measured:
-        """Run one user per line, without queueing. An objective that this load misses fails at every rate."""
         load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
         watched = run_watched(self._runs, self._server, load, title="Single user, for")
         self.servers.alone = watched.condensed()
         return watched.runs[0]
 
     def run(self, load: Load, objectives: tuple[Threshold, ...]) -> Measured:
-        """Run a rate. A rate can take several runs until its verdict, of which the last one counts."""
         gates = tuple(objective.opposite for objective in objectives)
         load = replace(load, limits_us=limits_us(gates))
         self._last = run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
         return self._last.runs[0]
 
     def record(self, probe: Probe, measured: Measured) -> None:
-        """Print the verdict on a rate to standard error, and keep the server's metrics of its last run."""
         mark = "holds" if probe.holds else "does not hold"
         click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)
         assert self._last is not None  # it was run

@@ -34,7 +34,6 @@ from tpuserve_loadtests.traffic.target import Runs, Watch
 
 
 def soak(options: SoakOptions) -> None:
-    """Run the segments, and publish their trends."""
     traffic, options = find_traffic(options, options.golden.path)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
     refuse_ineffective(options, options.metrics)

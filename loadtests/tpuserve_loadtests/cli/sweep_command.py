@@ -20,7 +20,6 @@ from tpuserve_loadtests.reports.sweep import sweep_report
 
 
 def sweep(options: SweepOptions) -> None:
-    """Run the loads in steps, and publish their report."""
     traffic, options = find_traffic(options, own_load=True)
     refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate))
     refuse_ineffective(options, options.metrics)

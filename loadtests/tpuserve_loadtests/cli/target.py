@@ -162,7 +162,6 @@ def read_recording(paths: Sequence[Path]) -> Recording:
 
 
 def _read_golden(version: Path, signature: Signature) -> Recording:
-    """Return the signature's requests with their responses. Print notes on omitted requests."""
     try:
         recording = read_golden_version(version).of_signature(signature.name, DEFAULT_SIGNATURE_NAME)
     except BadRecording as error:
@@ -237,13 +236,11 @@ def _distribution(text: str, option: str) -> Distribution:
 
 
 def _length(text: str) -> tuple[str, Distribution]:
-    """Parse `16..128` for every input, or `ids=16..128` for one input."""
     name, _, distribution = text.rpartition("=")
     return name, _distribution(distribution, "--length")
 
 
 def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol, str], access: Access) -> Signature:
-    """Fetch the model's metadata from every address, which also shows that each is reachable."""
     for protocol, address in addresses.items():
         shown = shown_address(protocol, address)
         if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
@@ -283,13 +280,11 @@ def check_prediction(spec: ModelSpec, protocol: Protocol, address: str, access: 
 
 
 def end_unreachable(address: str, access: Access, message: str) -> NoReturn:
-    """Report that the server did not respond, and exit."""
     click.echo(f"Error: Cannot reach {address}: {handshake_problem(address, access.tls) or message}", err=True)
     sys.exit(EXIT_UNREACHABLE)
 
 
 def refusal(address: str, error: TpuserveError, role: str) -> str:
-    """Return a message for a server's error response to a request that needs a role: predict, read or control."""
     if not isinstance(error, PermissionDenied | Unauthenticated):
         return f"{address}: {error.message}"
     option, variable = (CONTROL_KEY_FILE, CONTROL_KEY_VARIABLE) if role == "control" else (KEY_FILE, KEY_VARIABLE)

@@ -68,12 +68,10 @@ def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tup
 
 
 def is_inexact(array: Array) -> bool:
-    """Return whether an array holds floats or complex numbers, which have a tolerance."""
     return array.dtype != object and array.dtype.kind not in "biuSU"
 
 
 def _gaps(got: Array, want: Array) -> Array:
-    """Return differences by element: 0 if both are NaN or the same infinity, NaN if only one is NaN."""
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
     golden, other = want.astype(wide), got.astype(wide)
     with np.errstate(invalid="ignore"):
@@ -122,7 +120,6 @@ class GoldenAnswers:
         return answer == self._encoded[number]
 
     def outputs(self, number: int) -> Mapping[str, Array]:
-        """Return the arrays of a request's golden answer, by output name."""
         found = self._decoded.get(number)
         if found is None:
             found = self._decoded[number] = _decode(self._encoded[number])
@@ -148,7 +145,6 @@ class GoldenAnswers:
         return bool(near.reshape(len(stack), -1).all(axis=1).any())
 
     def _stack(self, name: str) -> Array | None:
-        """Return the stacked arrays of one output, or None if their shapes differ or they are too large."""
         arrays = [self.outputs(number)[name] for number in range(len(self))]
         if len({array.shape for array in arrays}) > 1 or len(arrays) * arrays[0].size > _MOST_ELEMENTS:
             return None
@@ -185,7 +181,6 @@ class CheckPlan:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
 
     def tolerance(self, line: Line) -> Tolerance:
-        """Return the tolerance for a line's responses."""
         return self.tolerances.get(line.name, Tolerance())
 
 

@@ -48,7 +48,6 @@ class SideTotal:
 
     @property
     def total(self) -> Summary:
-        """The summary of all requests of the side."""
         return self.measured.total.summary(self.letter, self.measured.rate_per_s)
 
     @property
@@ -121,7 +120,6 @@ class ComparisonOutcome:
 
     @property
     def where(self) -> str:
-        """The difference as a complete sentence."""
         return f"B compared with A: {self.difference}" if self.difference else ""
 
     @property
@@ -150,7 +148,6 @@ class ComparisonOutcome:
 
     @property
     def unclear(self) -> tuple[str, ...]:
-        """Explanations of the unclear figures, a sentence each."""
         figures = self.comparison.figures if self.comparison else ()
         return tuple(_explain(each) for each in figures if each.verdict is Verdict.UNCLEAR)
 
@@ -172,12 +169,10 @@ class ComparisonOutcome:
 
     @property
     def too_few(self) -> str:
-        """The reason why there is no comparison."""
         return f"Stopped after {counted(len(self.rounds), 'complete round')}, too few for a result"
 
     @property
     def cases(self) -> list[Case]:
-        """The report's test cases: number of rounds, requests, generator, and one for each figure."""
         return [
             Case("there are enough rounds", "" if self.comparison else self.too_few),
             Case(ANSWERED, "" if self.accepted else "\n".join(self.problems)),
@@ -248,7 +243,6 @@ def judge_comparison(
 
 
 def _accepts_failures(gates: tuple[Threshold, ...], totals: Sequence[SideTotal]) -> bool:
-    """Return whether a gate on `error_rate` decides about failures, and passes for both sides."""
     of_errors = tuple(gate for gate in gates if gate.metric == "error_rate")
     results = [result for side in totals for result in gate_results(of_errors, side.measured)]
     return bool(results) and not any(result.failed for result in results)

@@ -84,7 +84,6 @@ class Result:
 
     @property
     def valid(self) -> bool:
-        """Whether the run keeps all rules."""
         return all(constraint.satisfied for constraint in self.constraints)
 
     @property
@@ -153,7 +152,6 @@ def _metric(rules: Rules, measured: Measured, rows: float) -> float | None:
 
 
 def _no_failures(failures: int, queries: int) -> Constraint:
-    """Return the constraint that no query fails. LoadGen has no failed queries: it waits for every response."""
     found = f"{failures:,} of {queries:,} failed"
     return Constraint("All queries answered", not failures, found, "no failures", found)
 
@@ -227,13 +225,11 @@ class MlperfOutcome:
 
     @property
     def measured(self) -> Measured:
-        """The measurements of the run."""
         (measured,) = self.watched.runs
         return measured
 
     @property
     def spending(self) -> Spending:
-        """The cost and the energy of the run."""
         return Spending(self.measured.rate_per_s, self.rows, self.price, self.watched.energy)
 
     @property

@@ -34,7 +34,6 @@ class Settling:
     within: float
 
     def is_settled(self, runs: Sequence[Measured]) -> bool:
-        """Return whether the interval of the figure is narrow enough. See median_interval for the rule."""
         interval = interval_of(self.figure, runs)
         return interval is not None and interval.distance <= self.within
 
@@ -99,12 +98,10 @@ class RepetitionOutcome:
 
     @property
     def measured(self) -> list[Measured]:
-        """The measurements of the runs."""
         return [run.measured for run in self.runs]
 
     @property
     def watched(self) -> Watched:
-        """All runs with the server's metrics."""
         return Watched.together([run.watched for run in self.runs])
 
     @property
@@ -117,7 +114,6 @@ class RepetitionOutcome:
 
     @property
     def spending(self) -> Spending:
-        """The cost and the energy at the median rate."""
         first = self.runs[0]
         return Spending(self.median.rate_per_s, first.rows, first.price, self.watched.energy)
 
@@ -128,12 +124,10 @@ class RepetitionOutcome:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the interval of the figure is narrow enough."""
         return self.settling.is_settled(self.measured)
 
     @property
     def statement(self) -> str:
-        """The result of the repetition in words."""
         name, wanted, count = self.settling.figure, f"{100 * self.settling.within:g} %", len(self.runs)
         interval = self.intervals[name]
         if interval is None:
@@ -145,7 +139,6 @@ class RepetitionOutcome:
 
     @property
     def is_generator_limit(self) -> bool:
-        """Whether the load generator failed a run."""
         return any(run.generator.fails(strict=run.strict) for run in self.runs)
 
     @property
@@ -175,7 +168,6 @@ class RepetitionOutcome:
 
     @property
     def cases(self) -> list[Case]:
-        """The report's test cases: those of a run over all runs, each gate, and the settling."""
         first, *others = [
             [case for case in run.cases if case.name not in {str(result.gate) for result in self.gates}]
             for run in self.runs
@@ -204,7 +196,6 @@ def judge_repetition(
 
 
 def describe_interval(figure: str, interval: MedianInterval) -> str:
-    """Describe a median with its interval."""
     show = "{:,.1f}/s".format if figure == "rate" else "{:.2f} ms".format
     ends = f"{show(interval.low)} to {show(interval.high)}"
     return f"median {show(interval.median)}, {100 * CONFIDENCE:g} % interval {ends}"

@@ -39,7 +39,6 @@ class GeneratorVerdict:
 
     @property
     def trusted(self) -> bool:
-        """Whether the generator sent the load as configured."""
         return not self.limits
 
     @property
@@ -105,12 +104,10 @@ class RunOutcome:
 
     @property
     def spending(self) -> Spending:
-        """The cost and the energy of the run."""
         return Spending(self.measured.rate_per_s, self.rows, self.price, self.watched.energy)
 
     @property
     def total(self) -> Summary:
-        """The summary of all lines."""
         return self.measured.total.summary("total", self.measured.rate_per_s)
 
     @property
@@ -133,7 +130,6 @@ class RunOutcome:
         return self.total.wrong == 0 or any(result.gate.is_of_checks for result in self.gates)
 
     def with_notes(self, notes: tuple[str, ...]) -> "RunOutcome":
-        """Return the outcome with further notes."""
         return replace(self, extra_notes=(*self.extra_notes, *notes))
 
     def condensed(self) -> "RunOutcome":
@@ -152,7 +148,6 @@ class RunOutcome:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes that a reader needs to interpret the figures."""
         measured = self.measured
         notes = [measured.stopped] if measured.stopped else []
         if measured.recorder.unanswered:
@@ -167,7 +162,6 @@ class RunOutcome:
 
     @property
     def cases(self) -> list[Case]:
-        """The report's test cases: responses, generator, and one for each gate."""
         errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
         limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
         return [

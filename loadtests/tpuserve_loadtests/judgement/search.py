@@ -90,7 +90,6 @@ class Probe:
 
     @property
     def holds(self) -> bool:
-        """Whether the rate was shown to hold."""
         return self.outcome is Outcome.HOLDS
 
 
@@ -136,7 +135,6 @@ def search_rates(attempt: Try, start_per_s: float, highest_per_s: float, precisi
 
 
 def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) -> Probe | None:
-    """Return the next lower rate that holds, or None. The steps grow."""
     step = precision
     while ceiling.rate_per_s / (1 + step) >= lowest_per_s:
         probe = attempt(ceiling.rate_per_s / (1 + step))
@@ -147,7 +145,6 @@ def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) 
 
 
 def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) -> tuple[Probe, Probe | None]:
-    """Return the highest rate that holds and the next one that fails. The steps grow."""
     step = precision
     while best.rate_per_s < highest_per_s:
         probe = attempt(min(best.rate_per_s * (1 + step), highest_per_s))
@@ -158,7 +155,6 @@ def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) ->
 
 
 def _widen(attempt: Try, start_per_s: float, highest_per_s: float) -> tuple[Probe | None, Probe | None]:
-    """Return a rate that holds and one that fails, or None for either."""
     probe = attempt(min(start_per_s, highest_per_s))
     if probe.holds:
         while probe.rate_per_s < highest_per_s:
@@ -282,7 +278,6 @@ class Searched:
 
     @property
     def statement(self) -> str:
-        """The result in words, with its confidence."""
         found, problem, probes = self.found, self.problem, [probe for probe, _ in self.probes]
         if found is None:
             held = max((probe.rate_per_s for probe in probes if probe.holds), default=None)

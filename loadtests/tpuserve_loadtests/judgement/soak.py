@@ -120,13 +120,11 @@ def _course(direction: int, trend: Trend, later: Trend, least: float) -> tuple[C
 
 
 def _is_sure(trend: Trend, direction: int, least: float) -> bool:
-    """Return whether the test and the interval both show a change in the direction that counts."""
     is_certain = (trend.rises and trend.low >= 0) if direction > 0 else (trend.falls and trend.high <= 0)
     return is_certain and abs(trend.slope) >= least
 
 
 def _second_half(times: list[float], figures: list[float]) -> Trend:
-    """Return the trend of the second half, or of the last LEAST_VALUES values if these are more."""
     half = min(len(times) // 2, len(times) - LEAST_VALUES)
     later = find_trend(times[half:], figures[half:], CONFIDENCE)
     assert later is not None  # there are enough values
@@ -196,7 +194,6 @@ class SoakOutcome:
 
     @property
     def cases(self) -> list[Case]:
-        """The report's test cases: the run's, the length of the soak, and one for each figure."""
         problem = verdict_line(self) if self.verdict == "unknown" else ""
         hours = shown_hours(self)
         return [
@@ -215,13 +212,11 @@ def judge_soak(
     fail_if_unclear: bool = True,
     unwatched: str = "",
 ) -> SoakOutcome:
-    """Judge the segments so far."""
     drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=least_effect)
     return SoakOutcome(run, segments.done, planned, drifts, fail_if_unclear, unwatched)
 
 
 def verdict_line(report: SoakOutcome) -> str:
-    """Return the verdict in words."""
     if report.verdict == "unknown":
         return f"Inconclusive: {len(report.segments)} of the {LEAST_VALUES} segments that a trend needs"
     for course, words in ((Course.DRIFTING, "Drifting"), (Course.UNCLEAR, "Inconclusive")):
@@ -254,7 +249,6 @@ def _span(hours: float) -> str:
 
 
 def _width(drift: Drift) -> float:
-    """Return the width of a drift's interval as a share of the median, or in shares for the failures."""
     assert drift.low is not None  # the caller selects known drifts
     assert drift.high is not None
     size = abs(drift.median or 0.0) if drift.figure.relative else 1.0

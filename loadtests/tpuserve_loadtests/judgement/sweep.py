@@ -40,17 +40,14 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        """The highest exit code of the steps."""
         return max(step.exit_code for step in self.steps)
 
     @property
     def best(self) -> RunOutcome:
-        """The step with the highest throughput."""
         return max(self.steps, key=lambda step: step.total.rate_per_s)
 
     @property
     def knee_words(self) -> str:
-        """The knee in words, or the reason why it is unknown."""
         if self.knee is not None:
             figures = f"{per_second(self.knee.total.rate_per_s)}, p99 {milliseconds(self.knee.total.p99_ms)}"
             return f"the knee is at {_load(self.knee)} ({figures}), beyond which latency grows faster than throughput"
@@ -70,7 +67,6 @@ class Sweep:
 
 
 def judge_sweep(steps: Sequence[RunOutcome]) -> Sweep:
-    """Find the knee of at least one step."""
     usable = _usable(steps)
     means_us = [step.measured.total.histogram.mean_us() or 0.0 for step in usable]
     knee = find_knee([(step.total.rate_per_s, mean_us) for step, mean_us in zip(usable, means_us, strict=True)])
@@ -78,7 +74,6 @@ def judge_sweep(steps: Sequence[RunOutcome]) -> Sweep:
 
 
 def _usable(steps: Sequence[RunOutcome]) -> list[RunOutcome]:
-    """Return the steps whose figures describe the server, from the lowest load to the highest."""
     usable = [step for step in steps if step.generator.trusted and step.all_completed and step.total.rate_per_s > 0]
     return sorted(usable, key=lambda step: step.measured.load.users or step.measured.load.offered_per_s or 0.0)
 

@@ -57,7 +57,6 @@ class Threshold:
 
     @property
     def is_of_checks(self) -> bool:
-        """Whether the metric counts comparisons with golden answers."""
         return self.metric in ("wrong", "wrong_rate")
 
     @property
@@ -91,11 +90,9 @@ class Threshold:
         return None if latency_us is None else latency_us / 1000
 
     def is_true_of(self, figure: float) -> bool:
-        """Return whether the comparison holds for a figure."""
         return _COMPARED[self.relation](figure, self.value)
 
     def show(self, figure: float | None) -> str:
-        """Format a figure in the metric's unit."""
         if figure is None:
             return "no response was compared" if self.is_of_checks else "no responses"
         if self.metric in ("error_rate", "wrong_rate"):
@@ -127,7 +124,6 @@ def gate_results(gates: tuple[Threshold, ...], measured: Measured) -> tuple[Gate
 
 
 def _of_checks(metric: str, total: Tally) -> float | None:
-    """Return wrong responses as a count or as a share of the checked ones, or None if no response was checked."""
     if not total.checked:
         return None
     return float(total.wrong) if metric == "wrong" else total.wrong / total.checked
@@ -171,14 +167,12 @@ class Hopeless:
         return lambda elapsed_s, counts: self.why(began_s + elapsed_s, before + counts)
 
     def _most_requests(self, elapsed_s: float, counts: Counts) -> float | None:
-        """Return an upper bound for the number of requests of the whole load, or None if it is too early."""
         planned = self._planned_requests(elapsed_s, counts)
         if not self.load.requests:
             return planned
         return self.load.requests if planned is None else min(planned, self.load.requests)
 
     def _planned_requests(self, elapsed_s: float, counts: Counts) -> float | None:
-        """Return the bound that the duration sets."""
         offered = self.load.offered_per_s
         if offered is not None:
             return offered * self.load.seconds * (1.0 if self.load.trace else _OPEN_MARGIN)

@@ -49,7 +49,6 @@ _TEXTS: Final = (
 
 
 def add_options(parser: Any, ports: Sequence[Port]) -> None:  # noqa: ANN401  Locust ships no annotations
-    """Add the options to Locust's parser."""
     for port in ports:
         flag, name, default = _ADDRESSES[port]
         parser.add_argument(flag, dest=name, default=None, help=f"Address (default: {ADDRESS_VARIABLE}, or {default}).")
@@ -143,7 +142,6 @@ def explicit_names(values: Namespace, options: SuiteOptions) -> set[str]:
 
 
 def _address(values: Namespace, name: str) -> str | None:
-    """Return the address, or None if the suite does not have the port."""
     address: str | None = getattr(values, name, None)
     return address
 

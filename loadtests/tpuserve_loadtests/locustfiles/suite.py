@@ -46,7 +46,6 @@ class LineTallies:
         self._cpu_s_of_workers: dict[str, float] = {}
 
     def record(self, line: str, latency_s: float, failed: bool) -> None:
-        """Count a request."""
         tally = self.tallies.get(line)
         if tally is None:
             tally = self.tallies[line] = Tally()
@@ -67,7 +66,6 @@ class LineTallies:
         return {"tallies": {name: tally.to_wire() for name, tally in tallies.items()}, "cpu_s": cpu_s}
 
     def add_wire(self, worker: str, document: dict[str, Any]) -> None:
-        """Merge a worker's report."""
         self._cpu_s_of_workers[worker] = document["cpu_s"]
         for name, sent in document["tallies"].items():
             self.tallies.setdefault(name, Tally()).add(Tally.from_wire(sent))
@@ -104,7 +102,6 @@ class Suite:
         self._tallies: LineTallies | None = None
 
     def listen(self, events: Any) -> None:  # noqa: ANN401  Locust ships no annotations
-        """Register listeners for Locust's events."""
         events.init_command_line_parser.add_listener(lambda parser, **_: add_options(parser, self._ports))
         events.init.add_listener(lambda environment, **_: self._prepare(environment))
         events.test_start.add_listener(lambda environment, **_: self._start(environment))
@@ -122,7 +119,6 @@ class Suite:
             wait_time: ClassVar = constant(0)
 
             def on_start(self) -> None:
-                """Select this user's requests."""
                 sending = suite._sending
                 self._send_next_request = _stop_user if sending is None else sending.new_user(self.environment)
 
@@ -134,7 +130,6 @@ class Suite:
         return PredictUser
 
     def _prepare(self, environment: Any) -> None:  # noqa: ANN401
-        """Exit on an error before any load, unless the user can still correct it on Locust's web page."""
         options = environment.parsed_options
         try:
             if isinstance(environment.runner, WorkerRunner) or not (
@@ -201,7 +196,6 @@ class Suite:
             self._tallies.add_wire(worker, data[_REPORT])
 
     def _report(self, environment: Any) -> None:  # noqa: ANN401
-        """Print the table and set the exit code, if a run started."""
         if self._tallies is None or isinstance(environment.runner, WorkerRunner):
             return
         if isinstance(environment.runner, LocalRunner):
@@ -235,7 +229,6 @@ class Sending:
         self._record = record
 
     def close(self) -> None:
-        """Close the connections."""
         self._connections.close()
 
     def new_user(self, environment: Any) -> Callable[[], None]:  # noqa: ANN401

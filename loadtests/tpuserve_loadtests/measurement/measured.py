@@ -49,7 +49,6 @@ class Measured:
 
     @cached_property
     def total(self) -> Tally:
-        """The merged tallies of all lines."""
         return self.recorder.tally()
 
     @property
@@ -94,7 +93,6 @@ class Measured:
         return replace(self, recorder=self.recorder.condensed())
 
     def lines(self) -> list[Summary]:
-        """Return a summary of each line, in the lines' order."""
         names = self.recorder.lines
         return [self.recorder.tally(name).summary(name, self._rate(name)) for name in names]
 
@@ -111,7 +109,6 @@ class Measured:
         return tuple(found)
 
     def _complete_windows(self) -> list[Window]:
-        """Return the windows before the end of the measured time, at least one."""
         return self.recorder.windows[: max(int(self.span_s / self.recorder.window_s + 1e-6), 1)]
 
     def _rate(self, *lines: str) -> float:

@@ -54,12 +54,10 @@ class Tally:
         self.histogram = LatencyHistogram()
 
     def record_success(self, latency_us: float) -> None:
-        """Count a successful request."""
         self.requests += 1
         self.histogram.record(latency_us)
 
     def record_failure(self) -> None:
-        """Count a failed request."""
         self.requests += 1
         self.failures += 1
 
@@ -81,7 +79,6 @@ class Tally:
         return _ms(self.histogram.percentile_us(percent))
 
     def summary(self, name: str, rate_per_s: float) -> Summary:
-        """Return the tally as a line of the table."""
         return Summary(
             name=name,
             requests=self.requests,
@@ -247,7 +244,6 @@ class Recorder:
         return Counts(self._requests, self._failures, tuple(self._late), self._wrong, self._live.state())
 
     def tally(self, line: str | None = None) -> Tally:
-        """Merge the tallies of all windows, for one line or for all."""
         merged = Tally()
         for window in self.windows:
             for name, tally in window.tallies.items():
@@ -268,7 +264,6 @@ class Recorder:
         return [ErrorCount(line, message, count) for (line, message), count in self._errors.most_common()]
 
     def add(self, other: "Recorder") -> None:
-        """Merge the records of another process for the same run."""
         self.warm_up_requests += other.warm_up_requests
         self.dropped += other.dropped
         self.unanswered += other.unanswered
@@ -310,7 +305,6 @@ class Recorder:
         return self.windows[at] if finished_s >= self.warm_up_s and at < len(self.windows) else None
 
     def _window_at(self, at_s: float) -> Window:
-        """Return the window of a time, for a load with a number of requests. Add and merge windows as needed."""
         while (at := int((at_s - self.warm_up_s) / self.window_s)) >= WINDOWS:
             self._double_windows()
         self._extend(at + 1)
@@ -320,7 +314,6 @@ class Recorder:
         self.windows += [Window({}, Counter()) for _ in range(count - len(self.windows))]
 
     def _double_windows(self) -> None:
-        """Merge each window of an even number with the next one."""
         self.window_s *= 2
         for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):
             _merge(first, second)

@@ -62,7 +62,6 @@ class Counters:
 
 
 def _zone(folder: Path) -> _Zone | None:
-    """Return the counter in a folder, or None for a kind that other counters include."""
     name = _text(folder / "name")
     kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
     return None if kind is None else _Zone(kind, folder, _number(folder / "max_energy_range_uj"))
@@ -96,7 +95,6 @@ class Energy:
 
     @property
     def watts(self) -> dict[str, float]:
-        """The mean power by kind."""
         return {kind: joules / self.seconds for kind, joules in self.joules.items()}
 
     @property
@@ -130,7 +128,6 @@ class Meter:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a reading was made or failed."""
         return self._last_uj is not None or bool(self._problem)
 
     def read(self) -> None:
@@ -212,7 +209,6 @@ class EnergyWatch:
 
 
 def _keep_reading(meter: Meter, zero_s: float, over: Event) -> None:
-    """Read at the start of the measured time, `zero_s`, and then periodically."""
     wait_s = max(zero_s - time.perf_counter(), 0.0)
     while not over.wait(wait_s):
         meter.read()

@@ -46,7 +46,6 @@ class Buckets:
 
     @property
     def count(self) -> float:
-        """The number of values."""
         return self.cumulative.get(math.inf, 0.0)
 
     @property
@@ -101,14 +100,12 @@ class Page:
         return Page({series: value - earlier.values.get(series, 0.0) for series, value in self.values.items()})
 
     def plus(self, other: "Page") -> "Page":
-        """Return the sum of the counters of two periods."""
         both = dict(self.values)
         for series, value in other.values.items():
             both[series] = both.get(series, 0.0) + value
         return Page(both)
 
     def has(self, name: str) -> bool:
-        """Return whether any series has this name."""
         return any(known == name for known, _ in self.values)
 
     def total(self, name: str, choices: Choices = ALL) -> float | None:
@@ -152,7 +149,6 @@ class Served:
 
     @property
     def own(self) -> Choices:
-        """Label sets of tpuserve's metrics."""
         return [
             {"model_name": name} if version is None else {"model_name": name, "version": str(version)}
             for name, version in self.models
@@ -218,7 +214,6 @@ def _own_figures(counted: Page, served: Served) -> Figures:
 
 
 def _upstream_figures(counted: Page, served: Served) -> Figures:
-    """Read TensorFlow Serving's metrics. Its batching metrics cover all models together."""
     batches = counted.buckets(f"{_BATCHING}processed_batch_size")
     padding = counted.buckets(f"{_BATCHING}padding_size")
     return Figures(

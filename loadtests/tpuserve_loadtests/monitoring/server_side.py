@@ -144,7 +144,6 @@ def read_stretch(scrapes: Sequence[Scrape], served: Served) -> Stretch:
 
 
 def draw_server_side(stretches: Sequence[Stretch]) -> ServerSide:
-    """Combine one or more periods of the same server and models."""
     first, *others = stretches
     figures = read_figures(reduce(Page.plus, (one.counted for one in others), first.counted), first.served)
     span_s = sum(one.seconds for one in stretches)

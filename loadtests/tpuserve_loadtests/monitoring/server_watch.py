@@ -108,7 +108,6 @@ class Scraper:
         return Page.parse(self._read(self._path))
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
@@ -116,7 +115,6 @@ class Scraper:
             self._scrape(zero_s, scrapes)
 
     def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> str:
-        """Add a page, or return the reason why the server did not send one."""
         # Counters reflect the time of the request for the page.
         at_s = time.perf_counter() - zero_s
         try:

@@ -104,7 +104,6 @@ class Watched:
 
     @classmethod
     def of(cls, measured: Measured, seen: Seen) -> Self:
-        """Return a single run."""
         stretches = () if seen.stretch is None else (seen.stretch,)
         return cls._join((measured,), stretches, seen.note, seen.use, seen.energy)
 
@@ -171,7 +170,6 @@ class ServerColumn:
     spare: bool = False
 
     def cell(self, watched: Watched) -> str:
-        """Return the figure as text."""
         value = self.figure(watched)
         return "-" if value is None else self.written(value)
 
@@ -221,7 +219,6 @@ _COLUMNS: Final = (
 
 
 def server_columns(runs: Sequence[Watched]) -> list[ServerColumn]:
-    """Return the columns with a figure in any run."""
     return [column for column in _COLUMNS if any(column.figure(watched) is not None for watched in runs)]
 
 
@@ -237,7 +234,6 @@ def changes(before: Watched, after: Watched) -> str:
 
 
 def _batches(before: Watched, after: Watched) -> str:
-    """Return the change of the mean batch size, or an empty string if it is small."""
     rows, others = BATCH_ROWS.figure(after), BATCH_ROWS.figure(before)
     if rows is None or others is None or abs(rows - others) < _LEAST_SHARE * others:
         return ""

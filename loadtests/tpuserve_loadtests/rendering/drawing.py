@@ -36,7 +36,6 @@ STYLES: Final = 8
 
 
 def draw_chart(chart: Chart) -> Markup:
-    """Draw a figure: title, legend for several curves or for keys, drawing and numbers."""
     frame = _Frame(chart.x, chart.y)
     parts = [
         *frame.axes(),
@@ -140,7 +139,6 @@ class _Frame:
         )
 
     def labels(self, labels: Sequence[Label]) -> list[Markup]:
-        """Place labels to the left of their points, where latency curves leave space."""
         places: list[tuple[float, float]] = []
         parts = []
         for label in labels:
@@ -168,7 +166,6 @@ class _Frame:
         return [line, text]
 
     def columns(self, columns: Sequence[Column]) -> list[Markup]:
-        """Draw the tooltip columns. Each extends halfway to its neighbours."""
         ordered = sorted(columns, key=lambda column: column.x)
         places = [self._x(column.x) for column in ordered]
         edges = [LEFT, *((left + right) / 2 for left, right in pairwise(places)), WIDTH - RIGHT]
@@ -212,7 +209,6 @@ _BEYOND: Final = " A hollow mark at the edge stands for a ratio beyond the chart
 
 
 def draw_intervals(chart: Intervals) -> Markup:
-    """Draw a row for each ratio. Ratios in the band count as no difference."""
     ends = [end for row in chart.rows for end in (row.low, row.high)]
     around = (1 / (1 + chart.band), 1 + chart.band, *ends)
     scale = Linear.around((min(max(end, 1 / _MOST), _MOST) for end in around), zero=False)
@@ -268,7 +264,6 @@ def _dot(row: Interval, scale: Linear, y: float) -> Markup:
 
 
 def _label(row: Interval, scale: Linear) -> str:
-    """Return the ratio and its verdict, with the direction of a ratio beyond the chart."""
     place = scale.place(row.ratio)
     before, after = "← " if place < 0 else "", " →" if place > 1 else ""
     return f"{before}{row.ratio:.3f} {row.kind}{after}"
@@ -279,7 +274,6 @@ def _is_inside(scale: Linear, value: float) -> bool:
 
 
 def _arrow(x: float, y: float, length: float, kind: str) -> Markup:
-    """Draw an arrowhead with its tip at the chart's edge."""
     back = x - length
     points = f"{x:.1f},{y:.1f} {back:.1f},{y - 6:.1f} {back:.1f},{y + 6:.1f}"
     return element("polygon", points=points, class_=f"interval-dot {kind}")

@@ -45,19 +45,16 @@ def _read(name: str) -> Markup:
 
 
 def show_notice(notice: Notice) -> Markup:
-    """Render a notice above the page's content, so that readers do not misinterpret a figure."""
     content = element("p", notice.meaning, class_="quiet")
     return element("section", element("strong", notice.words), content, class_="disclaimer")
 
 
 def show_headline(headline: Headline) -> Markup:
-    """Render the verdict at the top of the page."""
     words = element("strong", headline.words)
     return element("section", words, *_reasons(headline), class_=f"verdict {headline.kind}")
 
 
 def show_tiles(tiles: Sequence[Tile]) -> Markup:
-    """Render the tiles next to each other."""
     shown = [
         element(
             "div",
@@ -94,7 +91,6 @@ def show_settings(settings: Mapping[str, str]) -> Markup:
 
 
 def _reasons(headline: Headline) -> list[Markup]:
-    """Render the cause, and the other reasons as a list."""
     cause, others = headline.reasons[:1], headline.reasons[1:]
     listed = [element("ul", *(element("li", reason) for reason in others))] if others else []
     return [*(element("p", reason, class_="cause") for reason in cause), *listed]
@@ -147,7 +143,6 @@ def _show_remark(remark: Remark) -> Markup:
 
 
 def _show_table(table: Table) -> Markup:
-    """Render a table. On a phone, the page stacks the cells of a table of `words`."""
     if not table.rows:
         return Markup()
     headings = table.headings

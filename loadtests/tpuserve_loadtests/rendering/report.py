@@ -144,7 +144,6 @@ class Headline:
 
     @property
     def sentence(self) -> str:
-        """The verdict, then its cause, in one sentence."""
         if not self.reasons:
             return f"{self.words}."
         joint = "; " if ": " in self.words else ": "
@@ -337,9 +336,7 @@ class TimeAxis:
         return seconds / self._size
 
     def middle(self, start_s: float, seconds: float) -> float:
-        """Return the middle of a period in the axis unit."""
         return self.of(start_s + seconds / 2)
 
     def period(self, start_s: float, seconds: float) -> str:
-        """Describe a period in words."""
         return f"{three_digits(self.of(start_s))} to {three_digits(self.of(start_s + seconds))} {self._unit}"

@@ -23,7 +23,6 @@ def milliseconds(value: float | None) -> str:
 
 
 def per_second(value: float) -> str:
-    """Format a rate."""
     return f"{three_digits(value)}/s"
 
 
@@ -99,7 +98,6 @@ class Logarithmic:
 
     @classmethod
     def around(cls, values: Iterable[float]) -> Self:
-        """Return a scale for all positive values, with a margin."""
         found = [value for value in values if value > 0] or [1.0]
         low, high = min(found), max(found)
         return cls(low / 1.1, max(high * 1.1, low * 2))
@@ -159,7 +157,6 @@ def latency_scale(values: Iterable[float]) -> Linear | Logarithmic:
 
 
 def _step(span: float) -> float:
-    """Return the tick distance: 1, 2 or 5 times a power of ten."""
     rough = span / (_MOST_TICKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= rough * (1 - 1e-9))

@@ -48,7 +48,6 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _fitting(table: Table, console: Console) -> RichTable:
-    """Return the table with margins and spare columns as far as the terminal's width permits."""
     if table.margins == "always":
         return _rich(table, with_spare=True, has_margins=True)
     forms = [

@@ -87,13 +87,11 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
 
 
 def _runs(outcome: ComparisonOutcome) -> list[tuple[int, str, Measured]]:
-    """List round, side and measurements of all runs, in order."""
     rounds = enumerate(outcome.rounds, start=1)
     return [(number, side, each) for number, pair in rounds for side, each in zip(SIDES, pair, strict=True)]
 
 
 def _document(outcome: ComparisonOutcome) -> Document:
-    """Build the JSON document; latencies are in milliseconds."""
     comparison = outcome.comparison
     return {
         "a": outcome.names[0],
@@ -122,21 +120,18 @@ def _document(outcome: ComparisonOutcome) -> Document:
 
 
 def _watched(outcome: ComparisonOutcome) -> list[Document]:
-    """Return the server's metrics of each side."""
     if not outcome.sides:
         return [{} for _ in outcome.totals]
     return [watched.as_document() for watched in outcome.sides]
 
 
 def _spending_documents(outcome: ComparisonOutcome) -> list[Document]:
-    """Return the cost and the energy of each side."""
     if not outcome.spendings:
         return [{} for _ in outcome.totals]
     return [spending.as_document() for spending in outcome.spendings]
 
 
 def _side_lines(outcome: ComparisonOutcome) -> list[str]:
-    """Describe the cost and the measured energy of each side, a line each."""
     return [
         f"{side}: {line}"
         for side, spending in zip(SIDES, outcome.spendings, strict=False)
@@ -145,7 +140,6 @@ def _side_lines(outcome: ComparisonOutcome) -> list[str]:
 
 
 def _cost_cell(outcome: ComparisonOutcome, side: str, measured: Measured) -> dict[str, Any]:  # values of several types
-    """Return the CSV cell of a run's cost. The energy is known for all runs of a side together."""
     at = SIDES.index(side)
     price = outcome.prices[at] if outcome.prices else None
     cost = Spending(measured.rate_per_s, outcome.rows[at], price).per_million_predictions
@@ -171,7 +165,6 @@ def _figure_document(figure: Figure) -> Document:
 
 
 def _printed(outcome: ComparisonOutcome) -> list[Printed]:
-    """List the verdict, the figures, the sides and the notes."""
     comparison, headline = outcome.comparison, compare_headline(outcome)
     verdict = Text(headline.sentence, folds=True)
     if comparison is None:
@@ -198,7 +191,6 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
 
 
 def sides_table(outcome: ComparisonOutcome, cells_of: Callable[[Summary], list[str]]) -> Table:
-    """Return a row for each side with its failures, failure rate and latencies."""
     return Table(
         "Sides",
         ["side", "requests", "failures", "failure rate", *LATENCIES],
@@ -247,7 +239,6 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
 
 
 def interval_chart(comparison: Comparison) -> Intervals:
-    """Draw B as a multiple of A, for each figure."""
     rows = [
         Interval(each.name, each.ratio.ratio, each.ratio.low, each.ratio.high, str(each.verdict))
         for each in comparison.figures
@@ -266,7 +257,6 @@ def interval_chart(comparison: Comparison) -> Intervals:
 
 
 def _names(outcome: ComparisonOutcome) -> list[str]:
-    """Return A and B with their names."""
     return [f"{side} ({name})" for side, name in zip(SIDES, outcome.names, strict=True)]
 
 
@@ -309,7 +299,6 @@ def _shown(result: GateResult) -> str:
 
 
 def _fail(outcome: ComparisonOutcome) -> str:
-    """Describe the failures of both sides, with the most frequent error of the side that fails more."""
     worst = max(reversed(outcome.totals), key=lambda side: side.measured.error_rate)
     shares = ", ".join(
         f"{side.letter} ({side.name}) failed {percent(side.measured.error_rate)} of its requests"
@@ -319,7 +308,6 @@ def _fail(outcome: ComparisonOutcome) -> str:
 
 
 def _ratios(comparison: Comparison) -> str:
-    """List the ratios of a comparison without a difference."""
     ratios = ", ".join(f"{figure.name} {figure.ratio.ratio:.3f}" for figure in comparison.figures)
     return f"ratios of B to A: {ratios}"
 
@@ -358,7 +346,6 @@ def _rows(outcome: ComparisonOutcome) -> list[Row]:
 
 
 def _gates_table(outcome: ComparisonOutcome) -> Table:
-    """Return a row for each gate of B."""
     rows = [
         Row(str(result.gate), [_shown(result), "✗ failed" if result.failed else "✓ passed"], good=not result.failed)
         for result in outcome.gates
@@ -371,7 +358,6 @@ def _figure(name: str, value: float) -> str:
 
 
 def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
-    """Draw p99 of both sides in each round, to show whether the difference is consistent."""
     p99s = [[pair[side].total.percentile_ms(99) for pair in outcome.rounds] for side in range(2)]
     found = [value for side in p99s for value in side if value is not None]
     if not found:
@@ -398,7 +384,6 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
 
 
 def _merged(outcome: ComparisonOutcome) -> dict[str, LatencyHistogram]:
-    """Merge the latencies of all rounds, by side."""
     found: dict[str, LatencyHistogram] = {}
     for side, heading in enumerate(_names(outcome)):
         found[heading] = _sum([pair[side] for pair in outcome.rounds])

@@ -29,7 +29,6 @@ def window_rows(measured: Measured) -> list[Cells]:
 
 
 def run_row(measured: Measured) -> dict[str, Any]:  # values of several types
-    """Return the figures of all requests of the run, by heading."""
     figures = asdict(measured.total.summary("total", measured.rate_per_s))
     del figures["name"]
     load = measured.load
@@ -67,7 +66,6 @@ _MOST_ROWS: Final = 20
 
 
 def errors_table(runs: Sequence[Measured]) -> Table:
-    """List the most common failures of all runs."""
     counts: dict[tuple[str, str], int] = {}
     for measured in runs:
         for error in measured.recorder.errors():
@@ -82,7 +80,6 @@ def errors_table(runs: Sequence[Measured]) -> Table:
 
 
 def printed_errors(measured: Measured) -> list[Text]:
-    """List the most common failures of a run, a line each."""
     errors = measured.recorder.errors()
     shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
     lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]
@@ -93,7 +90,6 @@ def printed_errors(measured: Measured) -> list[Text]:
 
 
 def most_frequent(message: str) -> str:
-    """Return the most frequent error as the end of a sentence."""
     return f"most often with: {message}"
 
 
@@ -114,7 +110,6 @@ def describe_origin(runs: Sequence[Measured]) -> str:
 
 
 def describe_load(measured: Measured) -> dict[str, str]:
-    """Describe the load."""
     load = measured.load
     limit = f", until {counted(load.requests, 'request')}" if load.requests else ""
     warm_up = f", after {seconds(load.warm_up_s)} of warm-up" if load.warm_up_s else ""

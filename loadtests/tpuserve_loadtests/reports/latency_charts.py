@@ -68,7 +68,6 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
 
 
 def _edges_ms(histograms: Iterable[LatencyHistogram]) -> list[float]:
-    """Return bins of equal width on a logarithmic axis, from the smallest to the largest latency."""
     recorded = [one.recorded()[0] for one in histograms]
     low = min(float(values[0]) for values in recorded) * 0.999
     high = max(float(values[-1]) for values in recorded) * 1.001
@@ -160,7 +159,6 @@ def _tooltip(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
 
 
 def _confidence(percent: float, count: int) -> str:
-    """Return a warning if the histogram has too few requests for the percentile."""
     return "too few requests for 99 % confidence" if count < queries_needed(percent) else ""
 
 

@@ -100,7 +100,6 @@ def mlperf_search_report(
 
 
 def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
-    """Return the summary."""
     result, measured = outcome.result, outcome.measured
     lines = [_RULE, DISCLAIMER, _RULE, f"Model    : {model}", f"Scenario : {result.rules.scenario}"]
     lines += [_metric_line(result), f"Result is : {'VALID' if result.valid else 'INVALID'}"]
@@ -115,7 +114,6 @@ def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
 
 
 def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
-    """List the summary, the server's metrics during the run, and the findings of the search before the run."""
     watched = outcome.watched
     return [
         Text(text),
@@ -153,7 +151,6 @@ def _document(model: str, outcome: MlperfOutcome) -> Document:
 
 
 def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
-    """List the cases: the generator, the run, and the scenario's verdict."""
     result = outcome.result
     broken = {each.name: each.detail for each in result.constraints if not each.satisfied}
     why = "\n".join(f"{name}: no, {detail}" for name, detail in broken.items())
@@ -165,7 +162,6 @@ def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
 
 
 def mlperf_search_cases(searched: Searched) -> list[Case]:
-    """List the cases of a search that found no rate to run."""
     problem, statement = searched.problem, searched.statement
     limited, ended = searched.exit_code == EXIT_GENERATOR, searched.found is not None
     return [
@@ -251,7 +247,6 @@ def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold]
 
 
 def _search_sections(searched: Searched, objectives: Sequence[Threshold], known_note: str = "") -> list[Section]:
-    """List the tries and the limiting parts, without the note `known_note`, which the report already has."""
     found, servers = searched.found, searched.servers
     lines = [line for line in (servers.bottleneck(found), *servers.notes(found, known_note)) if line]
     return [*tries_sections(searched, objectives), servers_table("rate", servers.rows(found)), Remark(lines)]
@@ -284,7 +279,6 @@ def _tiles(result: Result, measured: Measured) -> list[Tile]:
 
 
 def _metric(result: Result) -> Tile:
-    """Return the tile of the scenario's metric."""
     percentile, value = result.rules.percentile, result.metric
     match result.rules.scenario:
         case Scenario.SERVER:
@@ -297,7 +291,6 @@ def _metric(result: Result) -> Tile:
 
 
 def _plain(result: Result, measured: Measured) -> list[Tile]:
-    """Return tiles with the measured percentile and the rate of completed queries."""
     tiles = []
     if result.rules.scenario is Scenario.SERVER:
         tiles.append(Tile("completed queries", per_second(measured.rate_per_s)))

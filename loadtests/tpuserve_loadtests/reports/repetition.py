@@ -71,7 +71,6 @@ def repetition_report(outcome: RepetitionOutcome, settings: Mapping[str, str]) -
 
 
 def _document(outcome: RepetitionOutcome) -> Document:
-    """Build the JSON document. Latencies are in milliseconds, rates in requests per second."""
     first = outcome.runs[0]
     return {
         "ok": outcome.exit_code == 0,
@@ -217,7 +216,6 @@ def _table(outcome: RepetitionOutcome) -> Table:
 
 
 def _runs_chart(outcome: RepetitionOutcome, name: str) -> Chart | None:
-    """Draw a figure of each run, with the ends of its interval."""
     values = [value_of(name, measured) for measured in outcome.measured]
     found = [value for value in values if value is not None]
     if not found:

@@ -133,7 +133,6 @@ def _headline(outcome: RolloutOutcome) -> Headline:
 
 
 def _let_pass(outcome: RolloutOutcome) -> list[str]:
-    """List the problems that --unclear and --generator-limit accepted."""
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     found = []
     if comparison is not None and comparison.limits:
@@ -170,7 +169,6 @@ def _live(outcome: RolloutOutcome) -> str:
 
 
 def _steps(outcome: RolloutOutcome, anchors: Collection[str]) -> list[Row]:
-    """List the steps. The name of a step with its own section links there."""
     return [
         Row(
             step.name,
@@ -205,7 +203,6 @@ def _version(version: int | None) -> str:
 
 
 def _groups(outcome: RolloutOutcome) -> list[Group]:
-    """List the findings of each gate, under its step's name."""
     found = outcome.findings
     groups = (
         _parity(found.parity, outcome) if found.parity else None,
@@ -241,7 +238,6 @@ def _soak(outcome: SoakOutcome) -> Group:
 
 
 def _runs(outcome: RolloutOutcome) -> list[Measured]:
-    """List the measurements of all loads."""
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     runs = [measured for pair in comparison.rounds for measured in pair] if comparison else []
     return [*runs, *([soak.run.measured] if soak else [])]

@@ -119,7 +119,6 @@ def _figures(line: Summary) -> dict[str, float | int | None]:
 
 
 def _printed(outcome: RunOutcome) -> list[Printed]:
-    """List the verdict, the table, the most common errors, the gates and the notes."""
     total = outcome.total
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
@@ -241,7 +240,6 @@ def _counted(load: Load) -> str:
 
 
 def _offered(load: Load) -> list[tuple[float, float]]:
-    """Return the corner points of the offered rate, or none for closed loads and recorded arrivals."""
     corners, at_s = [], 0.0
     for segment in load.profile.segments if load.profile else ():
         corners += [(at_s, segment.start_per_s), (at_s + segment.seconds, segment.end_per_s)]
@@ -275,7 +273,6 @@ def run_headline(outcome: RunOutcome) -> Headline:
 
 
 def _failed_gate(result: GateResult, outcome: RunOutcome) -> str:
-    """Describe a gate that failed, with the largest part of the latency or the most frequent error."""
     words = f"{result.gate} is true, at {result.gate.show(result.figure)}"
     if result.figure is None:
         return f"{result.gate} has no figure: {result.gate.show(None)}"
@@ -309,7 +306,6 @@ def _failed(outcome: RunOutcome) -> str:
 
 
 def checks_table(outcome: RunOutcome) -> Table:
-    """Return a table of each gate and of the checks of every run."""
     generator, measured = outcome.generator, outcome.measured
     cores = ", ".join(f"{used:.2f}" for used in generator.cores)
     lag = "" if generator.lag_p99_ms is None else f", p99 of the send delay {milliseconds(generator.lag_p99_ms)}"
@@ -337,7 +333,6 @@ def _check(name: str, figure: str, passed: bool) -> Row:
 
 
 def _right(outcome: RunOutcome) -> list[Row]:
-    """Return the row for golden answers, if any response was checked."""
     total = outcome.total
     if not total.checked:
         return []

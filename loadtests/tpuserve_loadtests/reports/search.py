@@ -80,7 +80,6 @@ def search_report(
 
 
 def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Case]:
-    """List the cases: the generator, the end of the search, and the rate."""
     found, problem, statement = searched.found, searched.problem, searched.statement
     limited, ended = searched.exit_code == EXIT_GENERATOR, found is not None
     kept = f"a rate keeps {' and '.join(map(str, objectives))}"
@@ -92,7 +91,6 @@ def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Ca
 
 
 def search_document(searched: Searched) -> dict[str, Document]:
-    """Build the JSON document: the result, and each try."""
     found, servers = searched.found, searched.servers
     best = found.best if found else None
     ceiling = found.ceiling if found else None
@@ -111,7 +109,6 @@ def search_document(searched: Searched) -> dict[str, Document]:
 
 
 def _spending_document(searched: Searched) -> dict[str, Document]:
-    """Build the cost and the energy at the highest rate that holds."""
     return {"cost": None, "energy": None} if searched.spending is None else searched.spending.as_document()
 
 
@@ -151,14 +148,12 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
 
 
 def _spending_section(searched: Searched) -> Section:
-    """Return the cost and the energy of each trial that holds."""
     trials = zip(searched.probes, searched.spendings, strict=True)
     held = [(_rate(probe.rate_per_s), spending) for (probe, _), spending in trials if spending is not None]
     return spending_section("rate", held)
 
 
 def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
-    """Return charts and a table of the tries."""
     charts = [_tries_chart(objective, searched) for objective in objectives]
     around = percentile_chart(_around(searched), limits(objectives))
     headings = ["rate", "failures", "answers/s", *LATENCIES, "outcome"]
@@ -169,7 +164,6 @@ def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[
 
 
 def search_headline(searched: Searched) -> Headline:
-    """Report whether a rate holds."""
     found, statement = searched.found, searched.statement
     if found is None:
         return _headline("warn", _STOPPED, statement)
@@ -179,7 +173,6 @@ def search_headline(searched: Searched) -> Headline:
 
 
 def _headline(kind: Kind, words: str, statement: str) -> Headline:
-    """Split a statement that begins with the verdict in `words`."""
     return Headline(kind, words, [statement.removeprefix(f"{words}: ")])
 
 
@@ -196,7 +189,6 @@ def _tiles(searched: Searched, wanted: str) -> list[Tile]:
 
 
 def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Tile]:
-    """Return tiles with the figures of one user alone, if the search ended with them."""
     alone = searched.servers.alone
     if searched.probes or alone is None:
         return []
@@ -210,7 +202,6 @@ def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Ti
 
 
 def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
-    """Draw the objective's figure at each rate. Return None without a figure."""
     scale = 100.0 if objective.metric == "error_rate" else 1.0
     points = [
         (probe, figure * scale)
@@ -247,7 +238,6 @@ def _tooltip(probe: Probe, objective: Threshold, figure: float) -> str:
 
 
 def _rate(value: float) -> str:
-    """Format a rate as in the search's statement."""
     return f"{value:,.1f}/s"
 
 
@@ -256,12 +246,10 @@ def _outcome(probe: Probe) -> str:
 
 
 def limits(objectives: Sequence[Threshold]) -> list[Rule]:
-    """Return a rule at each latency objective."""
     return [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
 
 
 def _around(searched: Searched) -> dict[str, LatencyHistogram]:
-    """Return the histograms of the rate that was found and of the one above it, from their last runs."""
     found = searched.found
     wanted = [probe for probe in (found.best, found.ceiling) if probe] if found else []
     last = {probe.rate_per_s: measured for probe, measured in searched.probes}

@@ -80,7 +80,6 @@ def process_lines(use: ProcessUse | None) -> list[str]:
 
 
 def server_lines(server: ServerSide) -> list[str]:
-    """List the server's activity in words, as far as it reports it."""
     lines = []
     if server.batch_rows is not None:
         padding = "" if server.padding_share is None else f", {100 * server.padding_share:.3g} % padding"
@@ -160,7 +159,6 @@ _PROCESS_PICTURES: Final[tuple[_Picture[ProcessMoment], ...]] = (
 
 
 def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: TimeAxis) -> Chart | None:
-    """Draw a chart, or return None if the server does not report its figures."""
     known = [line for line in picture.lines if any(line.figure(one) is not None for one in moments)]
     curves = [
         Curve(line.name, [(time.middle(one.at_s, one.seconds), line.figure(one)) for one in moments], style)
@@ -271,7 +269,6 @@ def servers_charts(kind: str, rows: Rows) -> Charts | None:
 
 
 def _draw_shares(rows: Rows, x: Axis) -> Chart:
-    """Draw a stacked bar of each load's parts, 100 % high."""
     bars = []
     for place, (_, watched) in enumerate(rows, start=1):
         floor = 0.0
@@ -296,7 +293,6 @@ def _draw_shares(rows: Rows, x: Axis) -> Chart:
 
 
 def _draw_parts(rows: Rows, x: Axis) -> Chart:
-    """Draw a curve for each part."""
     curves = [
         Curve(
             part.heading,
@@ -325,7 +321,6 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
 
 
 def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart | None:
-    """Draw a figure over the loads, or return None if the server does not report it."""
     points = [(place, figure.figure(watched)) for place, (_, watched) in enumerate(rows, start=1)]
     found = [y for _, y in points if y is not None]
     if not found:
@@ -349,7 +344,6 @@ def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart
 
 
 def _shares(watched: Watched) -> list[float]:
-    """Return the parts' shares of the mean latency, in the order of PARTS."""
     all_ms = watched.latency_ms or 1.0
     return [(part.figure(watched) or 0.0) / all_ms for part in PARTS]
 

@@ -81,7 +81,6 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
 
 
 def _document(outcome: SoakOutcome) -> Document:
-    """Build the JSON document: the run's figures, each segment and each drift."""
     of_run = run_document(outcome.run)
     del of_run["stable"]
     return {
@@ -98,12 +97,10 @@ def _document(outcome: SoakOutcome) -> Document:
 
 
 def segment_document(segment: Segment) -> dict[str, Document]:
-    """Return a segment for a line of the log."""
     return {**asdict(segment), "error_rate": segment.error_rate}
 
 
 def segment_line(segment: Segment, number: int, planned: int) -> str:
-    """Describe a segment for progress output."""
     latencies = ("-" if value is None else f"{value:.2f}" for value in (segment.p50_ms, segment.p99_ms))
     p50, p99 = latencies
     line = f"  {number:4} of {planned}  {segment.rate_per_s:,.1f}/s  p50 {p50} ms  p99 {p99} ms"
@@ -133,7 +130,6 @@ def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
 
 
 def _printed(outcome: SoakOutcome) -> list[Printed]:
-    """List the verdict, the table of figures and the notes."""
     run, hours = outcome.run, shown_hours(outcome)
     span = f"{len(outcome.segments)} of {outcome.planned} segments, {counted(run.total.requests, 'request')}"
     lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
@@ -176,7 +172,6 @@ def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
 
 
 def soak_sections(outcome: SoakOutcome) -> list[Section]:
-    """List the trends, each figure over the segments, and the latencies of all segments."""
     measured = outcome.run.measured
     planned_s = outcome.planned * measured.load.seconds
     total = measured.total.histogram
@@ -256,7 +251,6 @@ def _stretch(segment: Segment) -> Stretch:
 
 
 def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None:
-    """Chart the server's memory. Return None if the server does not report it."""
     known = [(one, one.memory_bytes / MIB) for one in segments if one.memory_bytes is not None]
     if not known:
         return None

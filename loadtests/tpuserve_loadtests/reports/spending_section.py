@@ -39,7 +39,6 @@ def spending_section(kind: str, rows: Spendings) -> Table | Remark | None:
 
 
 def printed_spendings(kind: str, rows: Spendings) -> list[Printed]:
-    """List a table with a row for each load, and the reason why their energy is unknown."""
     spendings = [spending for _, spending in rows]
     columns = _columns(spendings)
     table = Table(
@@ -53,22 +52,18 @@ def printed_spendings(kind: str, rows: Spendings) -> list[Printed]:
 
 
 def spending_lines(spending: Spending) -> list[str]:
-    """Describe the cost and the energy of a load, a line each, or the reason why the energy is unknown."""
     return [*measured_spending_lines(spending), *unmeasured_lines([spending])]
 
 
 def printed_spending(spending: Spending) -> list[Printed]:
-    """List the lines for a terminal."""
     return [Text(f"  {line}", folds=True) for line in spending_lines(spending)]
 
 
 def with_spending(statement: str, spending: Spending | None) -> str:
-    """Return the result in words, followed by the lines on the cost and on a measured energy."""
     return "\n".join([statement, *([] if spending is None else measured_spending_lines(spending))])
 
 
 def measured_spending_lines(spending: Spending) -> list[str]:
-    """Describe the cost and a measured energy of a load, a line each, as far as they are known."""
     return [*_cost_lines(spending), *_energy_lines(spending)]
 
 
@@ -90,7 +85,6 @@ def spending_cells(spending: Spending | None) -> dict[str, Any]:  # values of se
 
 
 def unmeasured_lines(spendings: Sequence[Spending]) -> list[str]:
-    """List the distinct reasons why the energy is unknown."""
     reasons = dict.fromkeys(one.energy.reason for one in spendings if isinstance(one.energy, Unmeasured))
     return [f"Energy: not measured: {reason}" for reason in reasons]
 
@@ -121,7 +115,6 @@ def _energy_lines(spending: Spending) -> list[str]:
 
 
 def _columns(spendings: Sequence[Spending]) -> list[_Column]:
-    """Return the columns with a figure of at least one load."""
     price = next((one.price for one in spendings if one.price is not None), None)
     found = [_Column("predictions/s", lambda one: three_digits(one.predictions_per_s))]
     if price is not None:
@@ -148,7 +141,6 @@ def _watts_column(kind: str) -> _Column:
 
 
 def _title(rows: Spendings) -> str:
-    """Return the title, with the price if it is the same for all loads."""
     prices = {spending.price for _, spending in rows}
     return f"{TITLE} at {next(iter(prices))}" if len(prices) == 1 and None not in prices else TITLE
 

@@ -134,12 +134,10 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
 
 
 def sweep_cases(steps: Sequence[RunOutcome]) -> list[Case]:
-    """List the cases of each step, with the load as prefix."""
     return [replace(case, name=f"{_name(step)}: {case.name}") for step in steps for case in step.cases]
 
 
 def _server(watched: Watched) -> dict[str, Any]:  # values of several types
-    """Return means of a request and of a batch, or None values if the server does not report them."""
     server = watched.server
     return {
         "network_ms": part_ms(watched, LATE, NETWORK),
@@ -154,7 +152,6 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
 
 
 def _printed(sweep: Sweep) -> list[Printed]:
-    """List the verdict, a row for each load, the notes common to all loads, and then the other notes of each load."""
     steps = sweep.steps
     first, shared = steps[0], _shared_notes(steps)
     rows = [
@@ -193,19 +190,16 @@ def _counts(step: RunOutcome) -> list[str]:
 
 
 def _name(step: RunOutcome) -> str:
-    """Return a short name of the load."""
     offered_per_s = step.measured.load.offered_per_s
     return str(step.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
 
 
 def _shared_notes(steps: Sequence[RunOutcome]) -> list[str]:
-    """List the notes that all of several steps share."""
     first, *others = map(_notes_of, steps)
     return [note for note in first if all(note in notes for notes in others)] if others else []
 
 
 def _notes_of(step: RunOutcome) -> list[str]:
-    """List a step's notes, except the note on how latencies are counted."""
     return [note for note in step.notes if note != FROM_DUE]
 
 
@@ -257,7 +251,6 @@ def _headline(sweep: Sweep) -> Headline:
 
 
 def _cause(steps: Sequence[RunOutcome]) -> list[str]:
-    """Describe the first step with failed requests, and its most frequent error."""
     for step in steps:
         if errors := step.measured.recorder.errors():
             share = percent(step.measured.error_rate)
@@ -266,7 +259,6 @@ def _cause(steps: Sequence[RunOutcome]) -> list[str]:
 
 
 def _notes(steps: Sequence[RunOutcome]) -> list[str]:
-    """List the distinct notes with their loads."""
     loads: dict[str, list[str]] = {}
     for step in steps:
         for note in _notes_of(step):
@@ -311,7 +303,6 @@ def _rows(steps: Sequence[RunOutcome]) -> list[Row]:
 
 
 def _histograms(steps: Sequence[RunOutcome]) -> dict[str, LatencyHistogram]:
-    """Return the histograms of evenly spaced steps, including the first and the last."""
     last = len(steps) - 1
     chosen = {round(number * last / (_MOST_CURVES - 1)) for number in range(_MOST_CURVES)} if last else {0}
     return {str(steps[number].measured.load): steps[number].measured.total.histogram for number in sorted(chosen)}

@@ -72,12 +72,10 @@ class Distribution:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the distribution has a single value."""
         return len(self.values) == 1
 
     @property
     def mean(self) -> float:
-        """The mean."""
         return float(np.average(self.values, weights=self.weights))
 
     def draw(self, count: int, random: np.random.Generator) -> Integers:

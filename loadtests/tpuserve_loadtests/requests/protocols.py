@@ -25,12 +25,10 @@ _URLS: Final = ("http://", "https://")
 
 
 def port_of(protocol: Protocol) -> Port:
-    """Return the port that serves a protocol."""
     return "grpc" if protocol in ("grpc", "oip_grpc") else "rest"
 
 
 def is_oip(protocol: Protocol) -> bool:
-    """Return whether a protocol is a form of OIP."""
     return protocol not in ("grpc", "rest")
 
 
@@ -45,7 +43,6 @@ def without_prefix(address: str) -> str:
 
 
 def protocol_of(address: str) -> Protocol:
-    """Return the protocol that an address selects."""
     prefix, is_url = prefix_of(address), without_prefix(address).startswith(_URLS)
     if prefix == OIP_JSON:
         return "oip_json"

@@ -107,7 +107,6 @@ def _metadata(message: bytes) -> tuple[int, float]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Yield each field's number, value (bytes unless a varint) and encoded form, in order."""
     position = 0
     while position < len(message):
         start = position
@@ -193,7 +192,6 @@ def _values(field: str, values: _Json, dtype: DType) -> Array:
 
 
 def _filled(values: Array, shape: list[int]) -> Array:
-    """Return the array in its shape. The last value replaces omitted ones (tensor.proto)."""
     size = math.prod(shape)
     if len(values) < size:
         if size * values.itemsize > MAX_REPEATED_BYTES:

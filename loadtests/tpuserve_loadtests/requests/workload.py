@@ -47,7 +47,6 @@ class Workload:
 
     @property
     def rows(self) -> float:
-        """The mean number of rows per request."""
         means = [sum(line.rows) / len(line.rows) for line in self.lines]
         order = self.order or range(len(means))
         return sum(means[line] for line in order) / len(order)

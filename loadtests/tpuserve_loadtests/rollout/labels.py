@@ -198,7 +198,6 @@ class Labels:
             raise NotMoved(problem)
 
     def _write_labels(self, versions: Mapping[str, int | None], labels: Iterable[str]) -> str:
-        """Write the versions of the labels to the file. Return the reason why it fails, or an empty string."""
         try:
             current = self._file.read()
             changed = current.with_labels(self._model, {label: versions.get(label) for label in labels})
@@ -222,7 +221,6 @@ class Labels:
             time.sleep(_LOOK_S)
 
     def _problem_after_sending(self, labels: Mapping[str, int | None]) -> _Problem | None:
-        """Send the file. Return None if the server then has the labels, else the problem."""
         problem = _Problem("the server did not apply the change")
         if self._apply == "reload":
             try:
@@ -245,7 +243,6 @@ class Labels:
         return f"the server does not respond: {problem.words.rstrip('.')}. {self._after_a_start()}"
 
     def _after_a_start(self) -> str:
-        """Describe the model's labels in the file, which a server reads when it starts."""
         try:
             labels = self._file.read().labels(self._model)
         except BadConfig as error:
@@ -254,7 +251,6 @@ class Labels:
         return f"{self._file} has {listed or 'no labels'}; a server that starts with this file serves these versions"
 
     def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
-        """Return the labels' current state in the file and on the server."""
         try:
             found = self._file.read().labels(self._model)
         except BadConfig as error:
@@ -269,7 +265,6 @@ class Labels:
             return f"unknown ({error.message})"
 
     def _wait_until_applied(self, changes: Mapping[str, int | None]) -> bool:
-        """Wait until the server applies the changes. Return False after a timeout."""
         deadline_s = time.monotonic() + self._patience_s
         while not self._has_applied(changes):
             if time.monotonic() > deadline_s:
@@ -278,7 +273,6 @@ class Labels:
         return True
 
     def _has_applied(self, changes: Mapping[str, int | None]) -> bool:
-        """Return whether the server has the changes now; False if it does not respond."""
         try:
             return self._has(changes)
         except TpuserveError:
@@ -289,7 +283,6 @@ class Labels:
         return all(self._service.labelled(self._model, label) == version for label, version in labels.items())
 
     def _send_file(self) -> str:
-        """Send the file to the server unless it polls. Return the server's error, or an empty string."""
         if self._apply == "poll":
             return ""
         try:

@@ -38,7 +38,6 @@ class Field:
     in_list: bool = False
 
     def find(self, name: str) -> "list[Field]":
-        """Return the subfields with a name."""
         return [field for field in self.fields if field.name == name]
 
 
@@ -148,7 +147,6 @@ class ModelConfigText:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of all models, in file order."""
         return tuple(model.name for model in self.message.model_config_list.config)
 
     def labels(self, model: str) -> dict[str, int]:
@@ -217,7 +215,6 @@ def _key(field: Field) -> str:
 
 
 def _inserted(text: str, message: Field, field: str) -> str:
-    """Insert a field at the end of a message, on a separate line if the last field has one."""
     closing = message.end - 1
     line_start = text.rfind("\n", 0, closing) + 1
     if text[line_start:closing].strip() or not message.fields:

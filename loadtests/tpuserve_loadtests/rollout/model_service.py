@@ -79,7 +79,6 @@ class ModelService:
         return fetch_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
-        """Send an encoded request."""
         return self._transport.send(exchange, timeout_s)
 
     def reload(self, config: Message) -> None:

@@ -29,7 +29,6 @@ class Parity:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The problems of the responses that differ."""
         return tuple(answer.problem for answer in self.answers if answer.problem)
 
     @property

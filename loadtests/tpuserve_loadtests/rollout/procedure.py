@@ -104,7 +104,6 @@ class Rollout:
 
     @property
     def planned(self) -> list[str]:
-        """The names of the steps of a successful rollout."""
         soak = [self.soak.name] if self.soak is not None else []
         return [*(gate.name for gate in self.gates), *map(_name, self.moves), *soak]
 
@@ -136,7 +135,6 @@ class Rollout:
         return self._back(moved)
 
     def _moves(self, moved: dict[str, int | None]) -> bool:
-        """Move the labels. Return False after a failure. Add the old version of each label that may have moved."""
         for move in self.moves:
             label, now, then = move
             if self._is_interrupted():
@@ -190,7 +188,6 @@ class Rollout:
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
-        """Record a step, which starts at the end of the previous one."""
         start_s = sum(step.seconds for step in self.steps)
         step = Step(name, state, detail, start_s, self.clock() - self._began_s - start_s)
         self.steps.append(step)
@@ -241,7 +238,6 @@ class RolloutOutcome:
 
     @property
     def statement(self) -> str:
-        """The result in words."""
         match self.outcome:
             case Outcome.PLANNED:
                 return "Dry run: nothing was changed. Perform the rollout with --execute."
@@ -261,7 +257,6 @@ class RolloutOutcome:
 
     @property
     def _cause(self) -> str:
-        """The step that ended the rollout, as the end of a clause; empty if it is unknown."""
         failed = [step.name for step in self.steps if step.state is StepState.FAILED]
         if not failed:
             return ""
@@ -269,10 +264,8 @@ class RolloutOutcome:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal interrupted the rollout."""
         return any(step.name == INTERRUPTED for step in self.steps)
 
     @property
     def labels(self) -> str:
-        """The labels' final versions, in words."""
         return "; ".join(map(str, self.standings))

@@ -92,13 +92,11 @@ def failure_shares(rounds: Sequence[Round], *, confidence: float, resamples: int
 
 
 def _drawn_rounds(rounds: int, resamples: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Return the number of times that each resample draws each round. Row 0 has each round once."""
     drawn = random.multinomial(rounds, np.full(rounds, 1 / rounds), resamples)
     return np.vstack([np.ones(rounds, np.int64), drawn])
 
 
 def _failed(runs: Sequence[Sequence[Block]], times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
-    """Return the share of failed requests in each resample, or NaN without requests."""
     weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
     blocks = [block for run in runs for block in run]
     failures = np.array([block.failures for block in blocks], np.float64)
@@ -131,7 +129,6 @@ class _Sample:
         return np.where(self._ends[:, -1] > 0, found, np.nan)
 
     def rate(self) -> _Floats:
-        """Return the rate of each resample, in responses per second."""
         with np.errstate(invalid="ignore"):
             rate: _Floats = (self._weights @ self._completed) / (self._weights @ self._seconds)
         return rate
@@ -170,7 +167,6 @@ def _ratio(a: _Floats, b: _Floats, confidence: float) -> Ratio | None:
 
 
 def _tails(confidence: float) -> tuple[float, float]:
-    """Return the percentiles at the ends of an interval."""
     tail = 100 * (1 - confidence) / 2
     return tail, 100 - tail
 
@@ -240,7 +236,6 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on B as a whole."""
         found = {figure.verdict for figure in self.figures}
         if self.failures is not None:
             found.add(self.failures.verdict)

@@ -27,7 +27,6 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """The number of recorded latencies."""
         return int(self._hdr.total_count)
 
     def record(self, latency_us: float, count: int = 1) -> None:
@@ -38,7 +37,6 @@ class LatencyHistogram:
         self._hdr.record_value(value, count)
 
     def add(self, other: "LatencyHistogram") -> None:
-        """Merge another histogram into this one."""
         self.max_us = max(self.max_us, other.max_us)
         if other.count:
             self._hdr.add(other._hdr)
@@ -138,7 +136,6 @@ def percentile_curve(histogram: LatencyHistogram) -> list[Level]:
 
 
 def _parts(total: int) -> Iterator[float]:
-    """Yield levels below 1, as long as at least one request lies above."""
     distance = 1.0
     while True:
         for tick in range(_TICKS):

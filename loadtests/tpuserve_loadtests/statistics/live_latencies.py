@@ -39,11 +39,9 @@ class LiveLatencies:
 
     @property
     def count(self) -> int:
-        """The number of latencies."""
         return int(self.counts.sum())
 
     def since(self, earlier: "LiveLatencies") -> "LiveLatencies":
-        """Return the latencies that an earlier state does not have."""
         return LiveLatencies(self.counts - earlier.counts, self.sum_us - earlier.sum_us)
 
     def __add__(self, other: "LiveLatencies") -> "LiveLatencies":
@@ -90,7 +88,6 @@ class LiveLatencyRecorder:
             self.state()
 
     def state(self) -> LiveLatencies:
-        """Return the latencies so far."""
         if self._waiting:
             values = np.clip(np.array(self._waiting), 1, HIGHEST_US)
             buckets = np.ceil(STEPS * np.log2(values) + _SHIFT).astype(np.int64)
@@ -100,5 +97,4 @@ class LiveLatencyRecorder:
         return self._state
 
     def add(self, latencies: LiveLatencies) -> None:
-        """Merge the latencies of another recorder."""
         self._state += latencies

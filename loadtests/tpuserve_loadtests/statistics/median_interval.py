@@ -49,7 +49,6 @@ def values_needed(confidence: float = CONFIDENCE) -> int:
 
 
 def _rank(count: int, confidence: float) -> int:
-    """Return the largest k whose interval has the confidence, or 0 if there is none."""
     rank, outside = 0, 0.0
     while rank < count // 2 + count % 2:
         outside += math.comb(count, rank) / 2**count  # P(Binomial(count, 1/2) <= rank)

@@ -56,14 +56,12 @@ def find_trend(times: Sequence[float], values: Sequence[float], confidence: floa
 
 
 def _pairs(values: _Floats) -> _Floats:
-    """Return the differences of all pairs, later minus earlier."""
     earlier, later = np.triu_indices(len(values), 1)
     differences: _Floats = values[later] - values[earlier]
     return differences
 
 
 def _variance(values: _Floats) -> float:
-    """Return the variance of the score without a trend. Ties reduce it."""
     _, ties = np.unique(values, return_counts=True)
     counts = np.concatenate(([len(values)], ties)).astype(np.float64)
     terms = counts * (counts - 1) * (2 * counts + 5)

@@ -114,7 +114,6 @@ class Channel:
         return self._connection().call(head, message)
 
     def close(self) -> None:
-        """End all calls and connections."""
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -148,7 +147,6 @@ class Channel:
                 self._connect()
 
     def _connect(self) -> None:
-        """Open a connection. Other callers wait for it meanwhile, and fail if it fails."""
         connecting = self._connecting = AsyncResult()
         try:
             made = Connection(self._endpoint.connect(self._timeout_s), self._timeout_s)
@@ -164,6 +162,5 @@ class Channel:
 
 
 def _timeout(timeout_s: float) -> str:
-    """Format the timeout as gRPC requires, with at most eight digits."""
     milliseconds = max(round(timeout_s * 1000), 1)
     return f"{milliseconds}m" if milliseconds < _MOST_IN_TIMEOUT else f"{milliseconds // 1000}S"

@@ -112,7 +112,6 @@ _SETTING: Final = struct.Struct(">HI")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return an encoded frame."""
     length = len(payload)
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
 
@@ -124,12 +123,10 @@ def read_head(buffer: bytearray, at: int) -> tuple[int, int, int, int]:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """Parse the payload of a SETTINGS frame."""
     return dict(_SETTING.iter_unpack(payload[: len(payload) // _SETTING.size * _SETTING.size]))
 
 
@@ -215,7 +212,6 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether the connection has no calls and cannot begin another."""
         return not self._calls and (self._closed is not None or self._is_leaving or self._next_stream >= _LAST_STREAM)
 
     def call(self, head: bytes, message: bytes) -> bytes:
@@ -293,7 +289,6 @@ class Connection:
             self._end(GrpcError("UNAVAILABLE", f"the connection was lost: {error.strerror or error}"))
 
     def _expire(self) -> None:
-        """Expire calls at their deadlines. All calls have the same timeout, so the oldest expires first."""
         while self._closed is None:
             oldest = next(islice(self._calls.items(), 1), None)
             if oldest is None:
@@ -378,7 +373,6 @@ class Connection:
             self._answer(stream, call)
 
     def _answer(self, stream: int, call: _Call) -> None:
-        """Complete a call at the end of its stream."""
         number = call.headers.get("grpc-status", "")
         if number == "0":
             length = int.from_bytes(call.answer[1:_PREFIX_BYTES], "big")
@@ -429,7 +423,6 @@ class Connection:
             self._finish(stream, GrpcError(name, f"the server reset the stream, code {code}"))
 
     def _take_goaway(self, last_stream: int) -> None:
-        """Handle GOAWAY: the server accepts no further streams, and completes those that it has begun."""
         self._is_leaving = True
         for stream in [stream for stream in self._calls if stream > last_stream]:
             self._finish(stream, NotProcessed("UNAVAILABLE", "the server is closing the connection"))

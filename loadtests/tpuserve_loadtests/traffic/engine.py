@@ -112,7 +112,6 @@ class Engine:
         return ""
 
     def _land(self, traffic: Traffic) -> None:
-        """Wait for pending responses, or abandon them."""
         gevent.wait([traffic.landed, self.hurried], timeout=self._stop_s, count=1)
         self._environment.stop_timeout = self._stop_s
         if not traffic.landed.is_set():

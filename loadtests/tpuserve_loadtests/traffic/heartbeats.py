@@ -28,11 +28,9 @@ class Heartbeats:
         self._missed[name] = 0
 
     def forget(self, name: str) -> None:
-        """Stop expecting messages from a peer."""
         self._missed.pop(name, None)
 
     def beat(self) -> None:
-        """Count one beat of this process."""
         for name in self._missed:
             self._missed[name] += 1
 

@@ -133,8 +133,6 @@ class PushedRuns:
         self.interrupted, self.hurried, self.lines = runs.interrupted, runs.hurried, runs.lines
 
     def run(self, load: Load, watch: Watch) -> Measured:
-        """Run a load as the other runner does."""
-
         def update_and_watch(elapsed_s: float, counts: Counts) -> str:
             self._push.update(elapsed_s - load.warm_up_s, counts)
             return watch(elapsed_s, counts)
@@ -153,7 +151,6 @@ class _Session(requests.Session):
     problem = ""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # noqa: ANN401  the parent's
-        """Send a request."""
         self.problem = ""
         try:
             response = super().send(request, **options)
@@ -177,7 +174,6 @@ def _problem(response: requests.Response) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the operating system's words for a failed connection, or the error itself."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

@@ -107,14 +107,12 @@ class Connections:
                 self._base_path = urlsplit(place.target).path
 
     def sender(self, line: Line) -> Sender:
-        """Return a sender for a line's requests."""
         if port_of(line.protocol) == "grpc":
             assert self._channel is not None  # there is an address for each line
             return GrpcSender(line, self._channel)
         return HttpSender(line, self._client, self._base_path)
 
     def close(self) -> None:
-        """Close all connections."""
         if self._channel is not None:
             self._channel.close()
         if self._client is not None:
@@ -122,7 +120,6 @@ class Connections:
 
 
 def failure_message(error: Exception) -> str:
-    """Return the reason why a request failed, in one short line."""
     if isinstance(error, HttpError | GrpcError | WrongAnswer):
         return str(error)[:MAX_MESSAGE]
     return f"{type(error).__name__}: {error}"[:MAX_MESSAGE]

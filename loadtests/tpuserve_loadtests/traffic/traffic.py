@@ -67,7 +67,6 @@ class PreciseWait:
         os.read(self._file, _EXPIRATIONS_BYTES)
 
     def close(self) -> None:
-        """Close the timer."""
         if self._file >= 0:
             self._watcher.close()
             os.close(self._file)
@@ -157,7 +156,6 @@ class Traffic:
         self._look_landed()
 
     def give_up(self) -> None:
-        """Abandon pending responses, and count their requests as unanswered."""
         self._given_up = True
         self.recorder.unanswered += self._in_flight
 
@@ -193,7 +191,6 @@ class Traffic:
         self._ask(sender, next(numbers), due_s)
 
     def _may_send(self, due_s: float) -> bool:
-        """Return whether the load has a request left, and take it. A request of the warm-up does not count."""
         if due_s - self.start_s < self._load.warm_up_s:
             return True
         is_left = self._left > 0
@@ -203,7 +200,6 @@ class Traffic:
         return is_left
 
     def _pause(self, seconds: float) -> None:
-        """Pause a user, which is not in flight meanwhile. The end of the load does not wait for it."""
         self._land()
         gevent.sleep(seconds)
         self._in_flight += 1
@@ -239,7 +235,6 @@ class Traffic:
         self.recorder.dropped += sum(1 for _ in takewhile(lambda due: due <= length_s, unsent))
 
     def _wait(self, wait: PreciseWait, due_s: float) -> None:
-        """Wait until `due_s`, the traffic stops, or the schedule ends before `due_s`."""
         while not self._is_over(due_s) and due_s - time.perf_counter() > _LOOK_S:
             wait.until(time.perf_counter() + _LOOK_S)
         if not self._is_over(due_s):
@@ -262,12 +257,10 @@ class Traffic:
             self.landed.set()
 
     def _send(self, number: int, due_s: float) -> None:
-        """Send request number `number` of the run, counted over all processes."""
         line, turn = self._turns.at(number)
         self._ask(self._senders[line], turn, due_s)
 
     def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
-        """Send one request and record it, with its latency from the time it was due."""
         length, error = 0, None
         try:
             reply = sender.send(turn)

@@ -129,7 +129,6 @@ class Worker:
             self._orders.put(order)
 
     def _end(self, problem: str = "") -> None:
-        """Accept no further orders, and end a running load at once."""
         self._problem = problem
         self._orders.put(None)
         self._end_load(hurried=True)

@@ -18,7 +18,6 @@ def main() -> None:
 
 
 def _end_with_coordinator() -> None:
-    """End this process when its standard input ends, which means that the coordinator is gone."""
     import gevent
     from gevent.os import tp_read
 

@@ -40,21 +40,17 @@ class Shares:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the coordinator sent the load."""
         return time.perf_counter() - self._start_s
 
     @property
     def counts(self) -> Counts:
-        """The counts of all workers so far."""
         return sum(self._counts.values(), Counts())
 
     @property
     def missing(self) -> frozenset[str]:
-        """Workers that have not reported."""
         return frozenset(self._counts.keys() - self._reports.keys())
 
     def take(self, worker: str, kind: str, data: Any) -> None:  # noqa: ANN401  what msgpack makes
-        """Process a worker's message. Ignore other kinds."""
         if kind == "measured":
             self._reports[worker] = data
         elif kind == "counts":
@@ -173,7 +169,6 @@ class Workers:
             self._server.send_to_client(Message("target", {**target, "share": [index, self._expected]}, name))
 
     def _find_lost(self, overdue: frozenset[str]) -> None:
-        """Mark workers as lost: local ones that ended, remote ones without heartbeats, and overdue ones."""
         ended = {worker_name(process.pid) for process in self._processes if process.poll() is not None}
         gone = {name for name, shown in self._names.items() if shown in ended}
         for name in gone.union(self._heartbeats.gone(), overdue):
