@@ -179,7 +179,7 @@ class ComparisonOutcome:
             Case(GENERATOR, "\n".join(self.limits) if self.strict else ""),
             *(self._case(name) for name in FIGURES),
             self._failures_case(),
-            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+            *(result.case for result in self.gates),
         ]
 
     def _failures_case(self) -> Case:

@@ -178,7 +178,7 @@ class RepetitionOutcome:
         }
         return [
             *(Case(name, "\n".join(dict.fromkeys(filter(None, found)))) for name, found in problems.items()),
-            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+            *(result.case for result in self.gates),
             Case("the figure settled", "" if self.is_settled else self.statement),
         ]
 

@@ -168,7 +168,7 @@ class RunOutcome:
             Case(ANSWERED, "" if self.all_completed else errors or "no request was sent"),
             *([Case("answers are right", "" if self.all_correct else errors)] if self.total.checked else []),
             Case(GENERATOR, limits),
-            *(Case(str(result.gate), str(result) if result.failed else "") for result in self.gates),
+            *(result.case for result in self.gates),
         ]
 
 

@@ -4,11 +4,12 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Tally
+from tpuserve_loadtests.rendering.report import Case
 
 _COMPARED: Final[dict[str, Callable[[float, float], bool]]] = {
     "<=": operator.le,
@@ -112,6 +113,14 @@ class GateResult:
     gate: Threshold
     figure: float | None
     failed: bool
+
+    @property
+    def case(self) -> Case:
+        """The report's test case."""
+        return Case(str(self.gate), str(self) if self.failed else "")
+
+    def as_document(self) -> dict[str, Any]:  # plain values of several types
+        return {"gate": str(self.gate), "figure": self.figure, "failed": self.failed}
 
     def __str__(self) -> str:
         return f"{self.gate}: {'failed' if self.failed else 'passed'}, {self.gate.show(self.figure)}"

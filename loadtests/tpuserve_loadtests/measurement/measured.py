@@ -26,6 +26,7 @@ def is_stable(values: Sequence[float | None], windows: int = WINDOWS, tolerance:
 
 # The stability check compares fifths of a run, because windows of a few requests differ by chance.
 _PARTS = 5
+LATENCY_NAMES: Final = ("p50", "p90", "p95", "p99", "p99.9", "max")
 # Value of `stopped` for a run that an interrupt or a gate ended.
 STOPPED_EARLY: Final = "stopped early"
 
@@ -204,9 +205,18 @@ class Segment:
     memory_bytes: float | None
 
     @property
+    def start_s(self) -> float:
+        return self.at_s - self.seconds / 2
+
+    @property
     def error_rate(self) -> float:
         """The share of requests that failed, 0 without requests."""
         return self.failures / self.requests if self.requests else 0.0
+
+
+def latencies_ms(line: Summary | Stretch | Segment) -> dict[str, float | None]:
+    """Return the latencies of LATENCY_NAMES by name."""
+    return {name: getattr(line, f"{name.replace('.', '_')}_ms", None) for name in LATENCY_NAMES}
 
 
 class Segments:

@@ -38,12 +38,12 @@ def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, .
 
     The server's parts are means over the same periods. The function never compares the two clocks.
     """
-    mean_us = _merged([measured.total.histogram for measured in runs]).mean_us()
+    mean_us = LatencyHistogram.merged(measured.total.histogram for measured in runs).mean_us()
     request = server.phase("request")
     if mean_us is None or request is None:
         return ()
     client_ms = mean_us / 1000
-    late_us = _merged([measured.recorder.lag for measured in runs]).mean_us()
+    late_us = LatencyHistogram.merged(measured.recorder.lag for measured in runs).mean_us()
     late_ms = min(late_us / 1000, client_ms) if late_us is not None else 0.0
     queue = server.phase("queue wait")
     queue_ms = queue.mean_ms if queue is not None else 0.0
@@ -76,13 +76,6 @@ def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
             "and the metrics are from one of them"
         )
     return ""
-
-
-def _merged(histograms: Sequence[LatencyHistogram]) -> LatencyHistogram:
-    merged = LatencyHistogram()
-    for histogram in histograms:
-        merged.add(histogram)
-    return merged
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The report of a command, with one type for all commands and renderers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -339,4 +339,10 @@ class TimeAxis:
         return self.of(start_s + seconds / 2)
 
     def period(self, start_s: float, seconds: float) -> str:
+        """Describe a period in words."""
         return f"{three_digits(self.of(start_s))} to {three_digits(self.of(start_s + seconds))} {self._unit}"
+
+
+def known_values(curves: Iterable[Curve]) -> list[float]:
+    """Return the y of all points, without gaps."""
+    return [y for curve in curves for _, y in curve.points if y is not None]

@@ -1,6 +1,6 @@
 """The report of a comparison of A and B."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -15,9 +15,7 @@ from tpuserve_loadtests.judgement.comparison import (
     failure_cells,
 )
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.rendering.report import (
     Axis,
     Chart,
@@ -39,26 +37,9 @@ from tpuserve_loadtests.rendering.report import (
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
-from tpuserve_loadtests.reports.figures import (
-    LATENCIES,
-    SPARE_LATENCIES,
-    describe_load,
-    describe_origin,
-    errors_table,
-    exact_cells,
-    latency_cells,
-    most_frequent,
-    run_row,
-)
-from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.server_section import printed_servers, servers_table
-from tpuserve_loadtests.reports.spending_section import (
-    measured_spending_lines,
-    printed_spendings,
-    spending_section,
-)
-from tpuserve_loadtests.statistics.comparison import Comparison, Failures, Figure, Verdict
+from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _HEADINGS: Final = ("figure", *SIDES, "B/A", "99 % interval", "verdict")
@@ -79,7 +60,7 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
         document=lambda: _document(outcome),
         page=lambda: _page(model, outcome, settings),
         rows=lambda: [
-            {"round": number, "side": side, **run_row(each), **_cost_cell(outcome, side, each)}
+            {"round": number, "side": side, **figures.run_row(each), **_cost_cell(outcome, side, each)}
             for number, side, each in _runs(outcome)
         ],
         runs={f"{side}{number}": measured for number, side, measured in _runs(outcome)},
@@ -93,6 +74,9 @@ def _runs(outcome: ComparisonOutcome) -> list[tuple[int, str, Measured]]:
 
 def _document(outcome: ComparisonOutcome) -> Document:
     comparison = outcome.comparison
+    failures = comparison.failures if comparison else None
+    watched = [each.as_document() for each in outcome.sides] or [{} for _ in outcome.totals]
+    spent = [each.as_document() for each in outcome.spendings] or [{} for _ in outcome.totals]
     return {
         "a": outcome.names[0],
         "b": outcome.names[1],
@@ -102,16 +86,12 @@ def _document(outcome: ComparisonOutcome) -> Document:
         "least_effect": comparison.least_effect if comparison else None,
         "figures": {figure.name: _figure_document(figure) for figure in comparison.figures} if comparison else {},
         "failures": outcome.failures,
-        "error_rate": _failures_document(comparison.failures) if comparison and comparison.failures else None,
-        "gates": [
-            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
-        ],
+        "error_rate": {**asdict(failures.shares), "verdict": failures.verdict} if failures else None,
+        "gates": [result.as_document() for result in outcome.gates],
         "generator_limits": list(outcome.limits),
         "sides": {
-            side.letter.lower(): {**_side_document(side), **watched, **spending}
-            for side, watched, spending in zip(
-                outcome.totals, _watched(outcome), _spending_documents(outcome), strict=True
-            )
+            side.letter.lower(): {**_side_document(side), **of_server, **spending}
+            for side, of_server, spending in zip(outcome.totals, watched, spent, strict=True)
         },
         "cost_ratio": asdict(outcome.cost_ratio) if outcome.cost_ratio else None,
         "where": outcome.where,
@@ -119,23 +99,11 @@ def _document(outcome: ComparisonOutcome) -> Document:
     }
 
 
-def _watched(outcome: ComparisonOutcome) -> list[Document]:
-    if not outcome.sides:
-        return [{} for _ in outcome.totals]
-    return [watched.as_document() for watched in outcome.sides]
-
-
-def _spending_documents(outcome: ComparisonOutcome) -> list[Document]:
-    if not outcome.spendings:
-        return [{} for _ in outcome.totals]
-    return [spending.as_document() for spending in outcome.spendings]
-
-
 def _side_lines(outcome: ComparisonOutcome) -> list[str]:
     return [
         f"{side}: {line}"
         for side, spending in zip(SIDES, outcome.spendings, strict=False)
-        for line in measured_spending_lines(spending)
+        for line in costs.measured_lines(spending)
     ]
 
 
@@ -147,15 +115,13 @@ def _cost_cell(outcome: ComparisonOutcome, side: str, measured: Measured) -> dic
 
 
 def _side_document(side: SideTotal) -> Document:
-    figures = asdict(side.total)
-    del figures["name"]
     errors = [{"message": error.message, "count": error.count} for error in side.measured.recorder.errors()]
-    return {"name": side.name, **figures, "error_rate": side.measured.error_rate, "errors": errors}
-
-
-def _failures_document(failures: Failures) -> Document:
-    """Return the shares of failed requests (0 to 1), and their difference with its interval."""
-    return {**asdict(failures.shares), "verdict": failures.verdict}
+    return {
+        "name": side.name,
+        **figures.figures_of(side.total),
+        "error_rate": side.measured.error_rate,
+        "errors": errors,
+    }
 
 
 def _figure_document(figure: Figure) -> Document:
@@ -179,9 +145,9 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
     return [
         verdict,
         Table(title, _HEADINGS, [Row(name, texts) for name, *texts in cells], margins="fitting"),
-        replace(sides_table(outcome, exact_cells), spare=SPARE_LATENCIES, margins="fitting"),
-        printed_servers("side", list(zip(SIDES, outcome.sides, strict=False))),
-        *printed_spendings("side", list(zip(SIDES, outcome.spendings, strict=False))),
+        replace(_sides_table(outcome, exact=True), spare=figures.SPARE_LATENCIES, margins="fitting"),
+        servers.printed_table("side", list(zip(SIDES, outcome.sides, strict=False))),
+        *costs.printed_table("side", list(zip(SIDES, outcome.spendings, strict=False))),
         *([Text(f"  {outcome.where}")] if outcome.where else []),
         *(Text(f"  {problem}", folds=True) for problem in outcome.problems),
         *(Text(f"  {result}") for result in outcome.gates),
@@ -190,24 +156,12 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
     ]
 
 
-def sides_table(outcome: ComparisonOutcome, cells_of: Callable[[Summary], list[str]]) -> Table:
-    return Table(
-        "Sides",
-        ["side", "requests", "failures", "failure rate", *LATENCIES],
-        [
-            Row(
-                side.letter,
-                [
-                    f"{side.total.requests:,}",
-                    f"{side.total.failures:,}",
-                    percent(side.measured.error_rate),
-                    *cells_of(side.total),
-                ],
-            )
-            for side in outcome.totals
-        ],
-        names="left",
-    )
+def _sides_table(outcome: ComparisonOutcome, *, exact: bool = False) -> Table:
+    rows = []
+    for side in outcome.totals:
+        counts = [f"{side.total.requests:,}", f"{side.total.failures:,}", percent(side.measured.error_rate)]
+        rows.append(Row(side.letter, [*counts, *figures.latency_cells(side.total, exact=exact)]))
+    return Table("Sides", ["side", "requests", "failures", "failure rate", *figures.LATENCIES], rows, names="left")
 
 
 def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Page:
@@ -215,26 +169,29 @@ def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -
     sides = {"A": outcome.names[0], "B": outcome.names[1], "Rounds": str(len(outcome.rounds))}
     return Page(
         title=f"{model}: {outcome.names[1]} compared with {outcome.names[0]}",
-        origin=describe_origin(runs),
+        origin=figures.describe_origin(runs),
         headline=compare_headline(outcome),
         tiles=_tiles(outcome.comparison) if outcome.comparison else [],
-        sections=[*compare_sections(outcome), errors_table(runs)],
-        settings={**sides, **(describe_load(runs[0]) if runs else {}), **settings},
+        sections=[*compare_sections(outcome), figures.errors_table(runs)],
+        settings={**sides, **(figures.describe_load(runs[0]) if runs else {}), **settings},
     )
 
 
 def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
     """List the difference, the figures and both distributions."""
-    histograms = _merged(outcome)
+    histograms = {
+        heading: LatencyHistogram.merged(pair[side].total.histogram for pair in outcome.rounds)
+        for side, heading in enumerate(_names(outcome))
+    }
     intervals = interval_chart(outcome.comparison) if outcome.comparison else None
     return [
         Charts("Difference", [intervals, _rounds_chart(outcome)]),
         Table("Figures", _HEADINGS, _rows(outcome)),
-        sides_table(outcome, latency_cells),
+        _sides_table(outcome),
         _gates_table(outcome),
-        servers_table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
-        spending_section("side", list(zip(_names(outcome), outcome.spendings, strict=False))),
-        Charts("Latency", [percentile_chart(histograms), histogram_chart(histograms)]),
+        servers.table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
+        costs.section("side", list(zip(_names(outcome), outcome.spendings, strict=False))),
+        Charts("Latency", [charts.percentile_chart(histograms), charts.histogram_chart(histograms)]),
     ]
 
 
@@ -266,13 +223,16 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
     notes = [*outcome.problems, *([outcome.limit_note] if outcome.limit_note else [])]
     if comparison is None:
         return Headline("warn", outcome.too_few, notes)
-    failed = [f"{result.gate} is true of B, at {_shown(result)}" for result in outcome.gates if result.failed]
+    failed = [
+        f"{result.gate} is true of B, at {result.gate.show(result.figure)}" for result in outcome.gates if result.failed
+    ]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
     found.sort(key=lambda words: not words.endswith(str(comparison.verdict)))
     if comparison.failures and comparison.failures.verdict is not Verdict.SAME:
         found = [_fail(outcome), *found]
     where = [outcome.where] if outcome.where else []
-    causes = [*failed, *found, *outcome.problems, *outcome.unclear] or [_ratios(comparison)]
+    ratios = ", ".join(f"{figure.name} {figure.ratio.ratio:.3f}" for figure in comparison.figures)
+    causes = [*failed, *found, *outcome.problems, *outcome.unclear] or [f"ratios of B to A: {ratios}"]
     reasons = [*causes, *where, *outcome.server_notes]
     words = VERDICTS[comparison.verdict]
     if outcome.strict and outcome.limits:
@@ -294,22 +254,13 @@ def _differs(figure: Figure) -> str:
     return f"{figure.name}: {abs(change):.1f} % {'higher' if change > 0 else 'lower'}, {figure.verdict}"
 
 
-def _shown(result: GateResult) -> str:
-    return result.gate.show(result.figure)
-
-
 def _fail(outcome: ComparisonOutcome) -> str:
     worst = max(reversed(outcome.totals), key=lambda side: side.measured.error_rate)
     shares = ", ".join(
         f"{side.letter} ({side.name}) failed {percent(side.measured.error_rate)} of its requests"
         for side in reversed(outcome.totals)
     )
-    return f"{shares}, {most_frequent(worst.measured.recorder.errors()[0].message)}"
-
-
-def _ratios(comparison: Comparison) -> str:
-    ratios = ", ".join(f"{figure.name} {figure.ratio.ratio:.3f}" for figure in comparison.figures)
-    return f"ratios of B to A: {ratios}"
+    return ", ".join([shares, *figures.most_frequent(worst.measured)])
 
 
 def _tiles(comparison: Comparison) -> list[Tile]:
@@ -320,23 +271,12 @@ def _tiles(comparison: Comparison) -> list[Tile]:
 
 
 def _rows(outcome: ComparisonOutcome) -> list[Row]:
-    figures = outcome.comparison.figures if outcome.comparison else ()
-    rows = [
-        Row(
-            figure.name,
-            [
-                _figure(figure.name, figure.ratio.a),
-                _figure(figure.name, figure.ratio.b),
-                f"{figure.ratio.ratio:.3f}",
-                f"{figure.ratio.low:.3f} to {figure.ratio.high:.3f}",
-                str(figure.verdict),
-            ],
-            good=_NEWS.get(figure.verdict),
-        )
-        for figure in figures
-    ]
-    failures = outcome.comparison.failures if outcome.comparison else None
-    if failures is not None:
+    rows = []
+    for figure in outcome.comparison.figures if outcome.comparison else ():
+        name, _, _, *cells = comparison_cells(figure)
+        sides = [_figure(name, figure.ratio.a), _figure(name, figure.ratio.b)]
+        rows.append(Row(name, [*sides, *cells], good=_NEWS.get(figure.verdict)))
+    if outcome.comparison and (failures := outcome.comparison.failures):
         name, *cells = failure_cells(failures)
         rows.append(Row(name, cells, good=_NEWS.get(failures.verdict)))
     if outcome.cost_ratio:
@@ -347,7 +287,11 @@ def _rows(outcome: ComparisonOutcome) -> list[Row]:
 
 def _gates_table(outcome: ComparisonOutcome) -> Table:
     rows = [
-        Row(str(result.gate), [_shown(result), "✗ failed" if result.failed else "✓ passed"], good=not result.failed)
+        Row(
+            str(result.gate),
+            [result.gate.show(result.figure), "✗ failed" if result.failed else "✓ passed"],
+            good=not result.failed,
+        )
         for result in outcome.gates
     ]
     return Table("Gates of B", ["gate", "figure", "outcome"], rows)
@@ -381,17 +325,3 @@ def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
             [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],
         ),
     )
-
-
-def _merged(outcome: ComparisonOutcome) -> dict[str, LatencyHistogram]:
-    found: dict[str, LatencyHistogram] = {}
-    for side, heading in enumerate(_names(outcome)):
-        found[heading] = _sum([pair[side] for pair in outcome.rounds])
-    return found
-
-
-def _sum(runs: Sequence[Measured]) -> LatencyHistogram:
-    merged = LatencyHistogram()
-    for measured in runs:
-        merged.add(measured.total.histogram)
-    return merged

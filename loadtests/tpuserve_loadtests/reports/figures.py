@@ -1,5 +1,6 @@
-"""CSV rows: the windows of a run, or a row for each of several runs. The headings contain the units."""
+"""Figures of runs that several reports show: cells, CSV rows, the most frequent errors, the origin and the load."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,9 +14,41 @@ from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.rendering.report import Cells, Row, Table, Text
 from tpuserve_loadtests.rendering.scales import seconds, three_digits
 
+LATENCIES: Final = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
+# Narrow terminals omit these.
+SPARE_LATENCIES: Final = ("p90 ms", "p95 ms")
+VERSION: Final = f"tpuserve-loadtests {metadata.version('tpuserve-loadtests')}"
+_MOST_PRINTED: Final = 5
+_MOST_ROWS: Final = 20
+
+
+def latency_cells(line: Summary, *, exact: bool = False) -> list[str]:
+    """Format cells for LATENCIES with three significant digits, or with two decimals if `exact`, for a terminal."""
+    latencies = (line.p50_ms, line.p90_ms, line.p95_ms, line.p99_ms, line.p99_9_ms, line.max_ms)
+    return ["-" if ms is None else f"{ms:.2f}" if exact else three_digits(ms) for ms in latencies]
+
+
+def line_headings(kind: str, *, wrong: bool = False, exact: bool = False) -> list[str]:
+    """Return the headings of `line_cells`. `kind` is the heading of the names."""
+    return [
+        kind,
+        "requests",
+        "failures",
+        *(["wrong"] if wrong else []),
+        "rate/s" if exact else "responses/s",
+        *LATENCIES,
+    ]
+
+
+def line_cells(line: Summary, *, wrong: bool = False, exact: bool = False) -> list[str]:
+    """Format counts, rate and latencies of a line. With `wrong`, the counts include wrong responses."""
+    counts = (line.requests, line.failures, *([line.wrong] if wrong else []))
+    rate = f"{line.rate_per_s:,.1f}" if exact else three_digits(line.rate_per_s)
+    return [*(f"{count:,.0f}" for count in counts), rate, *latency_cells(line, exact=exact)]
+
 
 def window_rows(measured: Measured) -> list[Cells]:
-    """Return the windows of the run for each line of the table and for all lines together.
+    """Return CSV rows of the windows of the run for each line of the table and for all lines together.
 
     `start_s` counts from the start of the measured time. `time` is in Unix seconds.
     """
@@ -29,8 +62,7 @@ def window_rows(measured: Measured) -> list[Cells]:
 
 
 def run_row(measured: Measured) -> dict[str, Any]:  # values of several types
-    figures = asdict(measured.total.summary("total", measured.rate_per_s))
-    del figures["name"]
+    """Return a CSV row of the figures of all requests of the run."""
     load = measured.load
     return {
         "time": f"{measured.started_at:.3f}",
@@ -38,43 +70,26 @@ def run_row(measured: Measured) -> dict[str, Any]:  # values of several types
         "users": load.users or None,
         "offered_per_s": load.offered_per_s,
         "seconds": measured.span_s,
-        **figures,
+        **figures_of(measured.total.summary("total", measured.rate_per_s)),
     }
 
 
-LATENCIES = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
-# Narrow terminals omit these.
-SPARE_LATENCIES = ("p90 ms", "p95 ms")
-
-
-def latency_cells(line: Summary) -> list[str]:
-    """Format cells for LATENCIES with three significant digits."""
-    return ["-" if value is None else three_digits(value) for value in _latencies(line)]
-
-
-def exact_cells(line: Summary) -> list[str]:
-    """Format cells for LATENCIES on a terminal, with two decimals."""
-    return ["-" if value is None else f"{value:.2f}" for value in _latencies(line)]
-
-
-def _latencies(line: Summary) -> tuple[float | None, ...]:
-    return line.p50_ms, line.p90_ms, line.p95_ms, line.p99_ms, line.p99_9_ms, line.max_ms
-
-
-_MOST_PRINTED: Final = 5
-_MOST_ROWS: Final = 20
+def figures_of(line: Summary) -> dict[str, float | int | None]:
+    """Return the figures of a line by name."""
+    found = asdict(line)
+    del found["name"]
+    return found
 
 
 def errors_table(runs: Sequence[Measured]) -> Table:
-    counts: dict[tuple[str, str], int] = {}
+    """List the most frequent failures of all runs, with the server's messages."""
+    counts: Counter[tuple[str, str]] = Counter()
     for measured in runs:
         for error in measured.recorder.errors():
-            key = (error.line, error.message)
-            counts[key] = counts.get(key, 0) + error.count
-    ranked = sorted(counts.items(), key=lambda one: -one[1])
+            counts[error.line, error.message] += error.count
+    ranked = counts.most_common()
     rows = [Row(message, [line_title(line), f"{count:,}"]) for (line, message), count in ranked[:_MOST_ROWS]]
-    hidden = sum(count for _, count in ranked[_MOST_ROWS:])
-    if hidden:
+    if hidden := sum(count for _, count in ranked[_MOST_ROWS:]):
         rows.append(Row(counted(len(ranked) - _MOST_ROWS, "other message"), ["", f"{hidden:,}"]))
     return Table("Failures", ["message", "line", "requests"], rows)
 
@@ -83,14 +98,15 @@ def printed_errors(measured: Measured) -> list[Text]:
     errors = measured.recorder.errors()
     shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
     lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]
-    count = sum(error.count for error in hidden)
-    return (
-        [*lines, Text(f"  {count:,} x {counted(len(hidden), 'other kind')} of error", folds=True)] if hidden else lines
-    )
+    if hidden:
+        count = sum(error.count for error in hidden)
+        lines.append(Text(f"  {count:,} x {counted(len(hidden), 'other kind')} of error", folds=True))
+    return lines
 
 
-def most_frequent(message: str) -> str:
-    return f"most often with: {message}"
+def most_frequent(measured: Measured) -> list[str]:
+    """Return the most frequent error as the end of a sentence, or an empty list without errors."""
+    return [f"most often with: {error.message}" for error in measured.recorder.errors()[:1]]
 
 
 def line_title(name: str) -> str:
@@ -100,13 +116,12 @@ def line_title(name: str) -> str:
 
 def describe_origin(runs: Sequence[Measured]) -> str:
     """Describe the start of the first run, the number of requests, and the version; without runs, the time now."""
-    version = f"tpuserve-loadtests {metadata.version('tpuserve-loadtests')}"
     if not runs:
-        return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC · no requests · {version}"
+        return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC · no requests · {VERSION}"
     begun = datetime.fromtimestamp(min(measured.started_at for measured in runs), UTC)
     requests = sum(measured.total.requests for measured in runs)
     several = f"{len(runs)} runs, " if len(runs) > 1 else ""
-    return f"{begun:%Y-%m-%d %H:%M:%S} UTC · {several}{counted(requests, 'request')} · {version}"
+    return f"{begun:%Y-%m-%d %H:%M:%S} UTC · {several}{counted(requests, 'request')} · {VERSION}"
 
 
 def describe_load(measured: Measured) -> dict[str, str]:

@@ -35,17 +35,9 @@ from tpuserve_loadtests.rendering.report import (
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second, seconds
-from tpuserve_loadtests.reports.figures import describe_load, describe_origin, errors_table
-from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart, timeline_section
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.search import limits, printed_search, search_document, search_headline, tries_sections
-from tpuserve_loadtests.reports.server_section import printed_server, server_section, server_timeline, servers_table
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spending,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
 
 _KIND: Final = "loadtest mlperf"
 DISCLAIMER: Final = "Result by MLPerf Inference's rules. Not a submission, and not verified by MLCommons Association."
@@ -70,7 +62,7 @@ def mlperf_report(
         subject=model,
         exit_code=outcome.exit_code,
         cases=mlperf_cases(outcome),
-        statement=with_spending(text, outcome.spending),
+        statement=costs.added_to(text, outcome.spending),
         printed=lambda: _printed(text, outcome),
         document=lambda: _document(model, outcome),
         page=lambda: _page(model, outcome, objectives, settings),
@@ -118,8 +110,8 @@ def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
     return [
         Text(text),
         *([Text("")] if watched.server is not None else []),
-        *printed_server(watched),
-        *printed_spending(outcome.spending),
+        *servers.printed(watched),
+        *costs.printed(outcome.spending),
         *([Text(f"  note: {watched.note}")] if watched.note else []),
         *(printed_search(outcome.searched, known_note=watched.note) if outcome.searched else []),
     ]
@@ -157,7 +149,7 @@ def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
     return [
         Case(GENERATOR, broken.get(KEPT_UP, "")),
         Case(_TO_THE_END, outcome.measured.stopped),
-        Case(_verdict(result.rules.scenario), "" if outcome.is_kept else f"INVALID: {why}"),
+        Case(f"{result.rules.scenario} is VALID", "" if outcome.is_kept else f"INVALID: {why}"),
     ]
 
 
@@ -167,12 +159,8 @@ def mlperf_search_cases(searched: Searched) -> list[Case]:
     return [
         Case(GENERATOR, problem if limited else ""),
         Case(_TO_THE_END, "" if ended or limited else problem, problem if limited else ""),
-        Case(_verdict(Scenario.SERVER), f"INVALID: {statement}" if ended else "", "" if ended else statement),
+        Case(f"{Scenario.SERVER} is VALID", f"INVALID: {statement}" if ended else "", "" if ended else statement),
     ]
-
-
-def _verdict(scenario: Scenario) -> str:
-    return f"{scenario} is VALID"
 
 
 def _metric_name(result: Result) -> str:
@@ -215,21 +203,21 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
     of_search = limits(objectives) if searched else []
     return Page(
         title=_title(model, result.rules.scenario),
-        origin=describe_origin([measured]),
+        origin=figures.describe_origin([measured]),
         notice=_NOTICE,
         headline=_headline(result, measured),
-        tiles=[*_tiles(result, measured), *spending_tiles(outcome.spending)],
+        tiles=[*_tiles(result, measured), *costs.tiles(outcome.spending)],
         sections=[
             Table("Rules", ["rule", "required", "measured", "kept"], [*map(_row, result.constraints)], words=True),
-            Charts("Latency", [percentile_chart(latencies, of_search), histogram_chart(latencies)]),
-            timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
-            server_section(watched),
-            server_timeline(watched.server, load.seconds),
-            spending_section("load", [(str(load), outcome.spending)]),
+            Charts("Latency", [charts.percentile_chart(latencies, of_search), charts.histogram_chart(latencies)]),
+            charts.timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
+            servers.section(watched),
+            servers.timeline(watched.server, load.seconds),
+            costs.section("load", [(str(load), outcome.spending)]),
             *(_search_sections(searched, objectives, known_note=watched.note) if searched else []),
-            errors_table([measured]),
+            figures.errors_table([measured]),
         ],
-        settings={"Scenario": str(result.rules.scenario), **describe_load(measured), **settings},
+        settings={"Scenario": str(result.rules.scenario), **figures.describe_load(measured), **settings},
     )
 
 
@@ -237,19 +225,19 @@ def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold]
     objective = " and ".join(map(str, objectives))
     return Page(
         title=_title(model, Scenario.SERVER),
-        origin=describe_origin(searched.runs),
+        origin=figures.describe_origin(searched.runs),
         notice=_NOTICE,
         headline=search_headline(searched),
         tiles=None,
-        sections=[*_search_sections(searched, objectives), errors_table(searched.runs)],
+        sections=[*_search_sections(searched, objectives), figures.errors_table(searched.runs)],
         settings={"Scenario": str(Scenario.SERVER), "Objective": objective, **settings},
     )
 
 
 def _search_sections(searched: Searched, objectives: Sequence[Threshold], known_note: str = "") -> list[Section]:
-    found, servers = searched.found, searched.servers
-    lines = [line for line in (servers.bottleneck(found), *servers.notes(found, known_note)) if line]
-    return [*tries_sections(searched, objectives), servers_table("rate", servers.rows(found)), Remark(lines)]
+    found, seen = searched.found, searched.servers
+    lines = [line for line in (seen.bottleneck(found), *seen.notes(found, known_note)) if line]
+    return [*tries_sections(searched, objectives), servers.table("rate", seen.rows(found)), Remark(lines)]
 
 
 def _title(model: str, scenario: Scenario) -> str:
@@ -269,35 +257,23 @@ def _headline(result: Result, measured: Measured) -> Headline:
 
 
 def _tiles(result: Result, measured: Measured) -> list[Tile]:
+    rules, value = result.rules, result.metric
+    if rules.percentile is None or rules.scenario is Scenario.SERVER:
+        name = "scheduled queries" if rules.scenario is Scenario.SERVER else "samples"
+        tiles = [Tile(name, "-" if value is None else per_second(value), "the scenario's metric")]
+    else:
+        estimate = "too few queries" if value is None else milliseconds(value / 1e6)
+        tiles = [Tile(f"p{rules.percentile:g}, early-stopping estimate", estimate, "the scenario's metric")]
+    if rules.scenario is Scenario.SERVER:
+        tiles.append(Tile("completed queries", per_second(measured.rate_per_s)))
+    if rules.percentile is not None and result.measured_percentile_ns is not None:
+        tiles.append(Tile(f"p{rules.percentile:g} as measured", milliseconds(result.measured_percentile_ns / 1e6)))
     return [
-        _metric(result),
-        *_plain(result, measured),
+        *tiles,
         Tile("queries", f"{measured.total.requests:,}", f"{result.samples:,.0f} samples"),
         Tile("measured", seconds(round(measured.span_s, 1)), measured.stopped),
         Tile("failures", f"{measured.total.failures:,}"),
     ]
-
-
-def _metric(result: Result) -> Tile:
-    percentile, value = result.rules.percentile, result.metric
-    match result.rules.scenario:
-        case Scenario.SERVER:
-            return Tile("scheduled queries", "-" if value is None else per_second(value), "the scenario's metric")
-        case Scenario.OFFLINE:
-            return Tile("samples", "-" if value is None else per_second(value), "the scenario's metric")
-        case _:
-            shown = "too few queries" if value is None else milliseconds(value / 1e6)
-            return Tile(f"p{percentile:g}, early-stopping estimate", shown, "the scenario's metric")
-
-
-def _plain(result: Result, measured: Measured) -> list[Tile]:
-    tiles = []
-    if result.rules.scenario is Scenario.SERVER:
-        tiles.append(Tile("completed queries", per_second(measured.rate_per_s)))
-    if result.rules.percentile is not None and result.measured_percentile_ns is not None:
-        latency = milliseconds(result.measured_percentile_ns / 1e6)
-        tiles.append(Tile(f"p{result.rules.percentile:g} as measured", latency))
-    return tiles
 
 
 def _row(constraint: Constraint) -> Row:

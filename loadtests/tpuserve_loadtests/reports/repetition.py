@@ -1,7 +1,8 @@
 """The report of a run that was repeated until a figure settled."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Final
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
@@ -25,29 +26,12 @@ from tpuserve_loadtests.rendering.report import (
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second
-from tpuserve_loadtests.reports.figures import (
-    LATENCIES,
-    SPARE_LATENCIES,
-    describe_load,
-    describe_origin,
-    errors_table,
-    exact_cells,
-    latency_cells,
-    printed_errors,
-    run_row,
-)
-from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
-from tpuserve_loadtests.reports.server_section import printed_server, server_section
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spending,
-    spending_cells,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
-from tpuserve_loadtests.statistics.median_interval import CONFIDENCE, MedianInterval
+from tpuserve_loadtests.statistics.median_interval import CONFIDENCE
+
+_INTERVALS: Final = f"The {100 * CONFIDENCE:g} % intervals of the medians assume no distribution of the runs."
 
 
 def repetition_report(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Report:
@@ -57,12 +41,12 @@ def repetition_report(outcome: RepetitionOutcome, settings: Mapping[str, str]) -
         subject=outcome.runs[0].model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=with_spending(outcome.statement, outcome.spending),
+        statement=costs.added_to(outcome.statement, outcome.spending),
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
         rows=lambda: [
-            {"run": number, **run_row(run.measured), **spending_cells(run.spending)}
+            {"run": number, **figures.run_row(run.measured), **costs.csv_cells(run.spending)}
             for number, run in enumerate(outcome.runs, start=1)
         ],
         runs={str(number): each for number, each in enumerate(outcome.measured, start=1)},
@@ -85,10 +69,11 @@ def _document(outcome: RepetitionOutcome) -> Document:
             "statement": outcome.statement,
         },
         "confidence": CONFIDENCE,
-        "figures": {name: interval and _interval(interval) for name, interval in outcome.intervals.items()},
-        "gates": [
-            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
-        ],
+        "figures": {
+            name: interval and {**asdict(interval), "distance": interval.distance}
+            for name, interval in outcome.intervals.items()
+        },
+        "gates": [result.as_document() for result in outcome.gates],
         **outcome.watched.as_document(),
         **outcome.spending.as_document(),
         "runs": [run_document(run) for run in outcome.runs],
@@ -96,68 +81,44 @@ def _document(outcome: RepetitionOutcome) -> Document:
     }
 
 
-def _interval(interval: MedianInterval) -> Document:
-    return {**asdict(interval), "distance": interval.distance}
-
-
 def _printed(outcome: RepetitionOutcome) -> list[Printed]:
     first = outcome.runs[0]
-    wrong = ["wrong"] if first.total.checked else []
     rows = f"{first.rows:.3g} row{'' if first.rows == 1 else 's'} a request"
-    runs = counted(len(outcome.runs), "run")
-    lines = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
+    runs = f"{counted(len(outcome.runs), 'run')} of {first.measured.span_s:.1f} s, {first.measured.load}"
+    table = _table(outcome, f"{first.model}: {runs}, {rows}", wrong=bool(first.total.checked), exact=True)
     intervals = [(name, interval) for name, interval in outcome.intervals.items() if interval is not None]
     return [
         Text(_headline(outcome).sentence, folds=True),
-        Table(
-            f"{first.model}: {runs} of {first.measured.span_s:.1f} s, {first.measured.load}, {rows}",
-            ["run", "requests", "failures", *wrong, "rate/s", *LATENCIES],
-            [
-                Row(
-                    name,
-                    [
-                        f"{line.requests:,.0f}",
-                        f"{line.failures:,.0f}",
-                        *([f"{line.wrong:,.0f}"] if wrong else []),
-                        f"{line.rate_per_s:,.1f}",
-                        *exact_cells(line),
-                    ],
-                    is_total=name == MEDIAN,
-                )
-                for name, line in (*lines, (MEDIAN, outcome.median))
-            ],
-            names="right",
-            spare=SPARE_LATENCIES,
-            margins="fitting",
-        ),
+        replace(table, names="right", spare=figures.SPARE_LATENCIES, margins="fitting"),
         *(Text(f"  {name}: {describe_interval(name, interval)}") for name, interval in intervals),
-        *(error for run in outcome.runs for error in printed_errors(run.measured)),
-        *printed_server(outcome.watched),
-        *printed_spending(outcome.spending),
+        *(error for run in outcome.runs for error in figures.printed_errors(run.measured)),
+        *servers.printed(outcome.watched),
+        *costs.printed(outcome.spending),
         *(Text(f"  {line}") for line in (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))),
     ]
 
 
 def _page(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Page:
     runs = outcome.measured
-    merged = LatencyHistogram()
-    for measured in runs:
-        merged.add(measured.total.histogram)
+    merged = LatencyHistogram.merged(measured.total.histogram for measured in runs)
     repeated = f"until {outcome.settling.figure} is within {100 * outcome.settling.within:g} %, at most {outcome.most}"
     return Page(
         title=f"Load test of {outcome.runs[0].model}, repeated",
-        origin=describe_origin(runs),
+        origin=figures.describe_origin(runs),
         headline=_headline(outcome),
         tiles=_tiles(outcome),
         sections=[
             Charts("Runs", [_runs_chart(outcome, name) for name in dict.fromkeys((outcome.settling.figure, *FIGURES))]),
-            _table(outcome),
-            Charts("Latency of all runs", [percentile_chart({"total": merged}), histogram_chart({"requests": merged})]),
-            server_section(outcome.watched),
-            spending_section("rate", [(MEDIAN, outcome.spending)]),
-            errors_table(runs),
+            _table(outcome, "Figures", _INTERVALS),
+            Charts(
+                "Latency of all runs",
+                [charts.percentile_chart({"total": merged}), charts.histogram_chart({"requests": merged})],
+            ),
+            servers.section(outcome.watched),
+            costs.section("rate", [(MEDIAN, outcome.spending)]),
+            figures.errors_table(runs),
         ],
-        settings={**describe_load(runs[0]), "Runs": f"{len(runs)}, {repeated}", **settings},
+        settings={**figures.describe_load(runs[0]), "Runs": f"{len(runs)}, {repeated}", **settings},
     )
 
 
@@ -190,29 +151,15 @@ def _tiles(outcome: RepetitionOutcome) -> list[Tile]:
         )
         for name, interval in outcome.intervals.items()
         if interval is not None
-    ] + spending_tiles(outcome.spending)
+    ] + costs.tiles(outcome.spending)
 
 
-def _table(outcome: RepetitionOutcome) -> Table:
-    lines = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
-    return Table(
-        "Figures",
-        ["run", "requests", "failures", "responses/s", *LATENCIES],
-        [
-            Row(
-                name,
-                [
-                    f"{line.requests:,.0f}",
-                    f"{line.failures:,.0f}",
-                    per_second(line.rate_per_s)[:-2],
-                    *latency_cells(line),
-                ],
-                is_total=name == MEDIAN,
-            )
-            for name, line in (*lines, (MEDIAN, outcome.median))
-        ],
-        f"The {100 * CONFIDENCE:g} % intervals of the medians assume no distribution of the runs.",
-    )
+def _table(
+    outcome: RepetitionOutcome, title: str, intro: str = "", *, wrong: bool = False, exact: bool = False
+) -> Table:
+    lines = [*((str(number), run.total) for number, run in enumerate(outcome.runs, start=1)), (MEDIAN, outcome.median)]
+    rows = [Row(name, figures.line_cells(line, wrong=wrong, exact=exact), name == MEDIAN) for name, line in lines]
+    return Table(title, figures.line_headings("run", wrong=wrong, exact=exact), rows, intro)
 
 
 def _runs_chart(outcome: RepetitionOutcome, name: str) -> Chart | None:

@@ -3,13 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.soak import SoakOutcome
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.rendering.report import (
     Case,
@@ -25,9 +22,10 @@ from tpuserve_loadtests.rendering.report import (
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import seconds
+from tpuserve_loadtests.reports import figures
 from tpuserve_loadtests.reports.compare import compare_headline, compare_sections
-from tpuserve_loadtests.reports.figures import errors_table
 from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
+from tpuserve_loadtests.rollout.labels import version_text
 from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.procedure import Outcome, RolloutOutcome, Step, StepState
 
@@ -39,6 +37,11 @@ _MARKS: Final = {
     StepState.SKIPPED: "skipped",
 }
 _NEWS: Final = {StepState.PASSED: True, StepState.DONE: True, StepState.FAILED: False}
+_LIVE: Final = {
+    Outcome.PROMOTED: "version {0.new}",
+    Outcome.STUCK: "see the labels",
+    Outcome.SERVER_GONE: "see the labels",
+}
 _MOST_DIFFERENCES: Final = 10
 _SHOWN_S: Final = 0.1
 _DRY_RUN: Final = "A dry run moves no label and sends no load. Perform the rollout with --execute."
@@ -100,7 +103,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
             Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
             Table("Labels", ["label", "before", "file", "server"], _labels(outcome), words=True),
             *groups,
-            errors_table(_runs(outcome)),
+            figures.errors_table(_runs(outcome)),
         ],
         settings=settings,
     )
@@ -150,22 +153,12 @@ def _tiles(outcome: RolloutOutcome) -> list[Tile]:
     planned = sum(step.state is StepState.PLANNED for step in outcome.steps)
     took_s = sum(step.seconds for step in outcome.steps)
     return [
-        Tile("live version", _live(outcome)),
+        Tile("live version", _LIVE.get(outcome.outcome, "version {0.live}").format(outcome)),
         Tile("previous version", f"version {outcome.live}"),
         Tile("requested version", f"version {outcome.new}"),
         Tile("passed", f"{passed} of {len(gates)}", f"{counted(planned, 'step')} planned" if planned else ""),
         Tile("duration", seconds(round(took_s, 1)), "dry run" if outcome.dry_run else ""),
     ]
-
-
-def _live(outcome: RolloutOutcome) -> str:
-    match outcome.outcome:
-        case Outcome.PROMOTED:
-            return f"version {outcome.new}"
-        case Outcome.STUCK | Outcome.SERVER_GONE:
-            return "see the labels"
-        case _:
-            return f"version {outcome.live}"
 
 
 def _steps(outcome: RolloutOutcome, anchors: Collection[str]) -> list[Row]:
@@ -193,23 +186,22 @@ def _times(outcome: RolloutOutcome, step: Step) -> list[str]:
 
 def _labels(outcome: RolloutOutcome) -> list[Row]:
     return [
-        Row(each.label, [_version(outcome.before.get(each.label)), each.in_file, each.server])
+        Row(each.label, [version_text(outcome.before.get(each.label)), each.in_file, each.server])
         for each in outcome.standings
     ]
 
 
-def _version(version: int | None) -> str:
-    return "none" if version is None else f"version {version}"
-
-
 def _groups(outcome: RolloutOutcome) -> list[Group]:
-    found = outcome.findings
-    groups = (
-        _parity(found.parity, outcome) if found.parity else None,
-        _comparison(found.comparison) if found.comparison else None,
-        _soak(found.soak) if found.soak else None,
-    )
-    return [group for group in groups if group is not None]
+    """List the findings of each gate, under its step's name."""
+    found, groups = outcome.findings, []
+    if found.parity:
+        groups.append(_parity(found.parity, outcome))
+    if compared := found.comparison:
+        title = f"Comparison: A is {compared.names[0]} (live before), B is {compared.names[1]}"
+        groups.append(Group(title, compare_headline(compared), compare_sections(compared), "compare"))
+    if soak := found.soak:
+        groups.append(Group("Soak: the new version under load", soak_headline(soak), soak_sections(soak), "soak"))
+    return groups
 
 
 def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
@@ -228,15 +220,6 @@ def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
     return Group(title, headline, [Table("Differences", ["request"], rows)], "parity")
 
 
-def _comparison(outcome: ComparisonOutcome) -> Group:
-    title = f"Comparison: A is {outcome.names[0]} (live before), B is {outcome.names[1]}"
-    return Group(title, compare_headline(outcome), compare_sections(outcome), "compare")
-
-
-def _soak(outcome: SoakOutcome) -> Group:
-    return Group("Soak: the new version under load", soak_headline(outcome), soak_sections(outcome), "soak")
-
-
 def _runs(outcome: RolloutOutcome) -> list[Measured]:
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     runs = [measured for pair in comparison.rounds for measured in pair] if comparison else []
@@ -247,5 +230,4 @@ def _origin(outcome: RolloutOutcome) -> str:
     began = datetime.fromtimestamp(outcome.started_at, UTC)
     requests = sum(measured.total.requests for measured in _runs(outcome))
     load = f"{counted(requests, 'request')} under load" if requests else "no load"
-    version = metadata.version("tpuserve-loadtests")
-    return f"{began:%Y-%m-%d %H:%M:%S} UTC · {load} · tpuserve-loadtests {version}"
+    return f"{began:%Y-%m-%d %H:%M:%S} UTC · {load} · {figures.VERSION}"

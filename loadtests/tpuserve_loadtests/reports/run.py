@@ -1,7 +1,8 @@
 """The report of one run."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Final
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
@@ -24,34 +25,12 @@ from tpuserve_loadtests.rendering.report import (
     Text,
     Tile,
 )
-from tpuserve_loadtests.rendering.scales import milliseconds, per_second, percent, three_digits
-from tpuserve_loadtests.reports.figures import (
-    LATENCIES,
-    SPARE_LATENCIES,
-    describe_load,
-    describe_origin,
-    errors_table,
-    exact_cells,
-    latency_cells,
-    line_title,
-    most_frequent,
-    printed_errors,
-    window_rows,
-)
-from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart, timeline_section
-from tpuserve_loadtests.reports.server_section import (
-    printed_server,
-    process_timeline,
-    server_section,
-    server_timeline,
-)
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spending,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
+from tpuserve_loadtests.rendering.scales import milliseconds, per_second, percent
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
+
+_FROM_DUE: Final = "Latencies count from the scheduled time of a request, not from the time of sending."
+NOT_TO_BE_TRUSTED: Final = "Inconclusive: the load generator was the limit"
 
 
 def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
@@ -61,11 +40,11 @@ def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=with_spending(run_headline(outcome).sentence, outcome.spending),
+        statement=costs.added_to(run_headline(outcome).sentence, outcome.spending),
         printed=lambda: _printed(outcome),
         document=lambda: run_document(outcome),
         page=lambda: _page(outcome, settings),
-        rows=lambda: window_rows(outcome.measured),
+        rows=lambda: figures.window_rows(outcome.measured),
         runs={"": outcome.measured},
     )
 
@@ -87,15 +66,13 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "elapsed_s": measured.span_s,
         "warm_up_s": measured.load.warm_up_s,
         "warm_up_requests": measured.recorder.warm_up_requests,
-        f"{outcome.line_kind}s": {line.name: _figures(line) for line in measured.lines()},
-        "total": _figures(outcome.total),
+        f"{outcome.line_kind}s": {line.name: figures.figures_of(line) for line in measured.lines()},
+        "total": figures.figures_of(outcome.total),
         "error_rate": measured.error_rate,
         "wrong_rate": measured.wrong_rate,
         "stable": measured.stable,
         "generator": {"trusted": outcome.generator.trusted, **asdict(outcome.generator)},
-        "gates": [
-            {"gate": str(result.gate), "figure": result.figure, "failed": result.failed} for result in outcome.gates
-        ],
+        "gates": [result.as_document() for result in outcome.gates],
         "errors": [
             {outcome.line_kind: error.line, "message": error.message, "count": error.count}
             for error in measured.recorder.errors()
@@ -112,12 +89,6 @@ def _think_time(load: Load) -> dict[str, float | str] | None:
     return {"mean_s": load.think.mean_s, "distribution": "exponential" if load.think.is_exponential else "constant"}
 
 
-def _figures(line: Summary) -> dict[str, float | int | None]:
-    found = asdict(line)
-    del found["name"]
-    return found
-
-
 def _printed(outcome: RunOutcome) -> list[Printed]:
     total = outcome.total
     bound = (
@@ -128,10 +99,10 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
     return [
         Text(run_headline(outcome).sentence, folds=True),
         _table(outcome),
-        *printed_errors(outcome.measured),
+        *figures.printed_errors(outcome.measured),
         *(Text(text, folds=True) for text in details if text),
-        *printed_server(outcome.watched),
-        *printed_spending(outcome.spending),
+        *servers.printed(outcome.watched),
+        *costs.printed(outcome.spending),
         *(Text(f"  {line}") for line in lines),
     ]
 
@@ -140,26 +111,9 @@ def _table(outcome: RunOutcome) -> Table:
     measured, total = outcome.measured, outcome.total
     rows = f"{outcome.rows:.3g} row{'' if outcome.rows == 1 else 's'} a request"
     warm_up = f", after {measured.load.warm_up_s:.3g} s of warm-up" if measured.load.warm_up_s else ""
-    wrong = ["wrong"] if total.checked else []
-    return Table(
-        f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}",
-        [outcome.line_kind, "requests", "failures", *wrong, "rate/s", *LATENCIES],
-        [
-            Row(
-                line_title(line.name),
-                [*_counts(line, total), f"{line.rate_per_s:,.1f}", *exact_cells(line)],
-                is_total=line.name == total.name,
-            )
-            for line in (*measured.lines(), total)
-        ],
-        spare=SPARE_LATENCIES,
-        margins="fitting",
-    )
-
-
-def _counts(line: Summary, total: Summary) -> list[str]:
-    wrong = [f"{line.wrong:,}"] if total.checked else []
-    return [f"{line.requests:,}", f"{line.failures:,}", *wrong]
+    title = f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
+    table = _lines(outcome, title, [*measured.lines(), total], exact=True)
+    return replace(table, spare=figures.SPARE_LATENCIES, margins="fitting")
 
 
 def _checks(total: Summary) -> str:
@@ -171,24 +125,24 @@ def _checks(total: Summary) -> str:
 
 def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
     measured = outcome.measured
-    load, server = measured.load, outcome.watched.server
+    load, server, lines = measured.load, outcome.watched.server, measured.lines()
     return Page(
         title=f"Load test of {outcome.model}",
-        origin=describe_origin([measured]),
+        origin=figures.describe_origin([measured]),
         headline=run_headline(outcome),
         tiles=_tiles(outcome),
         sections=[
             checks_table(outcome),
-            timeline_section(timeline(measured), load.seconds, _offered(load), measured.stopped),
-            Charts("Latency", _latencies(outcome), _counted(load)),
-            server_section(outcome.watched),
-            server_timeline(server, load.seconds),
-            process_timeline(outcome.watched.use, load.seconds),
-            spending_section("load", [(str(load), outcome.spending)]),
-            _lines(outcome),
-            errors_table([measured]),
+            charts.timeline_section(timeline(measured), load.seconds, _offered(load), measured.stopped),
+            Charts("Latency", _latencies(outcome), _FROM_DUE if load.is_open else ""),
+            servers.section(outcome.watched),
+            servers.timeline(server, load.seconds),
+            servers.process_timeline(outcome.watched.use, load.seconds),
+            costs.section("load", [(str(load), outcome.spending)]),
+            _lines(outcome, f"By {outcome.line_kind}", [*lines, *([outcome.total] if len(lines) > 1 else [])]),
+            figures.errors_table([measured]),
         ],
-        settings={**describe_load(measured), **settings},
+        settings={**figures.describe_load(measured), **settings},
     )
 
 
@@ -206,37 +160,32 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
             f"{total.failures:,}",
             f"{percent(outcome.measured.error_rate)} of {counted(total.requests, 'request')}",
         ),
-        *spending_tiles(outcome.spending),
+        *costs.tiles(outcome.spending),
     ]
 
 
-def _lines(outcome: RunOutcome) -> Table:
-    total, lines = outcome.total, outcome.measured.lines()
-    wrong = ["wrong"] if total.checked else []
-    return Table(
-        f"By {outcome.line_kind}",
-        [outcome.line_kind, "requests", "failures", *wrong, "responses/s", *LATENCIES],
-        [
-            Row(
-                line_title(line.name),
-                [*_counts(line, total), three_digits(line.rate_per_s), *latency_cells(line)],
-                is_total=line.name == total.name,
-            )
-            for line in (*lines, *([total] if len(lines) > 1 else []))
-        ],
-    )
+def _lines(outcome: RunOutcome, title: str, lines: Sequence[Summary], *, exact: bool = False) -> Table:
+    wrong = bool(outcome.total.checked)
+    rows = [
+        Row(
+            figures.line_title(line.name),
+            figures.line_cells(line, wrong=wrong, exact=exact),
+            line.name == outcome.total.name,
+        )
+        for line in lines
+    ]
+    return Table(title, figures.line_headings(outcome.line_kind, wrong=wrong, exact=exact), rows)
 
 
 def _latencies(outcome: RunOutcome) -> list[Chart | None]:
     recorder, total = outcome.measured.recorder, outcome.measured.total.histogram
     names = recorder.lines if len(recorder.lines) > 1 else ()
-    histograms = {line_title(name): recorder.tally(name).histogram for name in names}
+    histograms = {figures.line_title(name): recorder.tally(name).histogram for name in names}
     limits = [Rule(str(result.gate), y=result.gate.value) for result in outcome.gates if result.gate.is_latency]
-    return [percentile_chart({"total": total, **histograms}, limits), histogram_chart({"requests": total})]
-
-
-def _counted(load: Load) -> str:
-    return "Latencies count from the scheduled time of a request, not from the time of sending." if load.is_open else ""
+    return [
+        charts.percentile_chart({"total": total, **histograms}, limits),
+        charts.histogram_chart({"requests": total}),
+    ]
 
 
 def _offered(load: Load) -> list[tuple[float, float]]:
@@ -245,9 +194,6 @@ def _offered(load: Load) -> list[tuple[float, float]]:
         corners += [(at_s, segment.start_per_s), (at_s + segment.seconds, segment.end_per_s)]
         at_s += segment.seconds
     return corners
-
-
-NOT_TO_BE_TRUSTED = "Inconclusive: the load generator was the limit"
 
 
 def run_headline(outcome: RunOutcome) -> Headline:
@@ -264,7 +210,7 @@ def run_headline(outcome: RunOutcome) -> Headline:
         words = "Failed the gate" if len(outcome.gates) == 1 else f"Failed {len(failed)} of {len(outcome.gates)} gates"
         return Headline("bad", words, [*failed, *stopped, *limits, *notes])
     if outcome.exit_code:
-        return Headline("bad", _failed(outcome), [*_frequent(outcome), *stopped, *limits, *notes])
+        return Headline("bad", _failed(outcome), [*figures.most_frequent(measured), *stopped, *limits, *notes])
     passed = "Passed the gate" if len(outcome.gates) == 1 else f"Passed all {len(outcome.gates)} gates"
     words = passed if outcome.gates else "All requests succeeded"
     if not outcome.generator.trusted:
@@ -280,13 +226,8 @@ def _failed_gate(result: GateResult, outcome: RunOutcome) -> str:
         part = max(outcome.watched.parts, key=lambda part: part.share)
         return f"{words}, and {percent(round(part.share, 2))} of the mean latency is {part.name}"
     if result.gate.metric in ("error_rate", "wrong", "wrong_rate"):
-        return ", ".join([words, *_frequent(outcome)])
+        return ", ".join([words, *figures.most_frequent(outcome.measured)])
     return words
-
-
-def _frequent(outcome: RunOutcome) -> list[str]:
-    errors = outcome.measured.recorder.errors()
-    return [most_frequent(errors[0].message)] if errors else []
 
 
 def _figures_line(outcome: RunOutcome) -> str:
@@ -310,6 +251,7 @@ def checks_table(outcome: RunOutcome) -> Table:
     cores = ", ".join(f"{used:.2f}" for used in generator.cores)
     lag = "" if generator.lag_p99_ms is None else f", p99 of the send delay {milliseconds(generator.lag_p99_ms)}"
     settled = {True: "✓ yes", False: "no", None: "too short"}[measured.stable]
+    total = outcome.total
     rows = [
         *(_check(str(result.gate), result.gate.show(result.figure), not result.failed) for result in outcome.gates),
         _check(
@@ -317,7 +259,15 @@ def checks_table(outcome: RunOutcome) -> Table:
             f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
             outcome.all_completed,
         ),
-        *_right(outcome),
+        *(
+            [
+                _check(
+                    "Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.all_correct
+                )
+            ]
+            if total.checked
+            else []
+        ),
         Row(
             "Load generator",
             [f"{cores} of 1 core{lag}", "✓ kept up" if generator.trusted else "✗ the limit"],
@@ -330,12 +280,3 @@ def checks_table(outcome: RunOutcome) -> Table:
 
 def _check(name: str, figure: str, passed: bool) -> Row:
     return Row(name, [figure, "✓ passed" if passed else "✗ failed"], good=passed)
-
-
-def _right(outcome: RunOutcome) -> list[Row]:
-    total = outcome.total
-    if not total.checked:
-        return []
-    return [
-        _check("Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.all_correct)
-    ]

@@ -18,7 +18,6 @@ from tpuserve_loadtests.rendering.report import (
     Dot,
     Headline,
     Key,
-    Kind,
     Numbers,
     Page,
     Printed,
@@ -31,16 +30,7 @@ from tpuserve_loadtests.rendering.report import (
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, latency_scale, three_digits
-from tpuserve_loadtests.reports.figures import LATENCIES, describe_origin, errors_table, latency_cells, run_row
-from tpuserve_loadtests.reports.latency_charts import percentile_chart
-from tpuserve_loadtests.reports.server_section import printed_servers, servers_table
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spending,
-    spending_cells,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _STOPPED = "The search stopped early"
@@ -58,18 +48,22 @@ def search_report(
         subject=model,
         exit_code=searched.exit_code or (0 if found and found.best else EXIT_GATE),
         cases=search_cases(searched, objectives),
-        statement=with_spending(searched.statement, searched.spending),
-        printed=lambda: [Text(searched.statement), *printed_search(searched), *_printed_spending(searched)],
+        statement=costs.added_to(searched.statement, searched.spending),
+        printed=lambda: [
+            Text(searched.statement),
+            *printed_search(searched),
+            *costs.printed(searched.spending),
+        ],
         document=lambda: {
             "model": model,
             "objectives": [str(objective) for objective in objectives],
             "rows_per_request": searched.rows,
             **search_document(searched),
-            **_spending_document(searched),
+            **(searched.spending.as_document() if searched.spending else {"cost": None, "energy": None}),
         },
         page=lambda: _page(model, searched, objectives, settings),
         rows=lambda: [
-            {**run_row(measured), "holds": probe.holds, "reason": probe.reason, **spending_cells(spending)}
+            {**figures.run_row(measured), "holds": probe.holds, "reason": probe.reason, **costs.csv_cells(spending)}
             for (probe, measured), spending in zip(searched.probes, searched.spendings, strict=True)
         ],
         runs={
@@ -91,89 +85,84 @@ def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Ca
 
 
 def search_document(searched: Searched) -> dict[str, Document]:
-    found, servers = searched.found, searched.servers
+    found, seen = searched.found, searched.servers
     best = found.best if found else None
     ceiling = found.ceiling if found else None
     return {
         "rate_per_s": best.rate_per_s if best else None,
         "does_not_hold_per_s": ceiling.rate_per_s if ceiling else None,
         "problem": searched.problem,
-        "alone": servers.alone.as_document() if servers.alone else None,
+        "alone": seen.alone.as_document() if seen.alone else None,
         "probes": [
             {**asdict(probe), **watched.as_document()}
-            for (probe, _), (_, watched) in zip(searched.probes, servers.probes, strict=True)
+            for (probe, _), (_, watched) in zip(searched.probes, seen.probes, strict=True)
         ],
-        "gave_in": servers.bottleneck(found),
-        "server_notes": servers.notes(found),
+        "gave_in": seen.bottleneck(found),
+        "server_notes": seen.notes(found),
     }
-
-
-def _spending_document(searched: Searched) -> dict[str, Document]:
-    return {"cost": None, "energy": None} if searched.spending is None else searched.spending.as_document()
-
-
-def _printed_spending(searched: Searched) -> list[Printed]:
-    return [] if searched.spending is None else printed_spending(searched.spending)
 
 
 def printed_search(searched: Searched, known_note: str = "") -> list[Printed]:
     """List the time breakdown, the bottleneck and the notes, except the note `known_note`."""
-    found, servers = searched.found, searched.servers
-    lines = (servers.bottleneck(found), *(f"note: {note}" for note in servers.notes(found, known_note)))
-    return [printed_servers("load", servers.rows(found)), *(Text(f"  {line}") for line in lines if line)]
+    found, seen = searched.found, searched.servers
+    lines = (seen.bottleneck(found), *(f"note: {note}" for note in seen.notes(found, known_note)))
+    return [servers.printed_table("load", seen.rows(found)), *(Text(f"  {line}") for line in lines if line)]
 
 
 def _page(model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
-    found, servers = searched.found, searched.servers
+    found, seen = searched.found, searched.servers
     wanted = " and ".join(map(str, objectives))
     headline = search_headline(searched)
-    notes = filter(None, (servers.bottleneck(found), *servers.notes(found)))
+    trials = zip(searched.probes, searched.spendings, strict=True)
+    held = [(_rate(probe.rate_per_s), spending) for (probe, _), spending in trials if spending is not None]
+    notes = filter(None, (seen.bottleneck(found), *seen.notes(found)))
     return Page(
         title=f"Highest rate of {model} within {wanted}",
-        origin=describe_origin(searched.runs),
+        origin=figures.describe_origin(searched.runs),
         headline=replace(headline, reasons=[*headline.reasons, *notes]),
         tiles=[
             *_tiles(searched, wanted),
             *_alone_tiles(searched, objectives),
-            *spending_tiles(searched.spending),
+            *costs.tiles(searched.spending),
         ],
         sections=[
             *tries_sections(searched, objectives),
-            servers_table("load", servers.rows(found)),
-            _spending_section(searched),
-            errors_table(searched.runs),
+            servers.table("load", seen.rows(found)),
+            costs.section("rate", held),
+            figures.errors_table(searched.runs),
         ],
         settings={"Objective": wanted, **settings},
     )
 
 
-def _spending_section(searched: Searched) -> Section:
-    trials = zip(searched.probes, searched.spendings, strict=True)
-    held = [(_rate(probe.rate_per_s), spending) for (probe, _), spending in trials if spending is not None]
-    return spending_section("rate", held)
-
-
 def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
-    charts = [_tries_chart(objective, searched) for objective in objectives]
-    around = percentile_chart(_around(searched), limits(objectives))
-    headings = ["rate", "failures", "answers/s", *LATENCIES, "outcome"]
-    return [
-        Charts("Trials by rate", [*charts, around]),
-        Table("Trials", headings, _rows(searched), _REASONS),
+    by_rate = [_tries_chart(objective, searched) for objective in objectives]
+    around = charts.percentile_chart(_around(searched), limits(objectives))
+    headings = ["rate", "failures", "answers/s", *figures.LATENCIES, "outcome"]
+    rows = [
+        Row(
+            _rate(probe.rate_per_s),
+            [
+                f"{measured.total.failures:,}",
+                three_digits(measured.rate_per_s),
+                *figures.latency_cells(measured.total.summary("", measured.rate_per_s)),
+                _outcome(probe),
+            ],
+            good=probe.holds,
+            note=probe.reason,
+        )
+        for probe, measured in searched.probes
     ]
+    return [Charts("Trials by rate", [*by_rate, around]), Table("Trials", headings, rows, _REASONS)]
 
 
 def search_headline(searched: Searched) -> Headline:
     found, statement = searched.found, searched.statement
     if found is None:
-        return _headline("warn", _STOPPED, statement)
+        return Headline("warn", _STOPPED, [statement.removeprefix(f"{_STOPPED}: ")])
     if found.best is None:
-        return _headline("bad", _NONE_HOLDS, statement)
+        return Headline("bad", _NONE_HOLDS, [statement.removeprefix(f"{_NONE_HOLDS}: ")])
     return Headline("good", f"{_rate(found.best.rate_per_s)} holds", [statement])
-
-
-def _headline(kind: Kind, words: str, statement: str) -> Headline:
-    return Headline(kind, words, [statement.removeprefix(f"{words}: ")])
 
 
 def _tiles(searched: Searched, wanted: str) -> list[Tile]:
@@ -193,11 +182,10 @@ def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Ti
     if searched.probes or alone is None:
         return []
     (measured,) = alone.runs
-    figures = [(objective, objective.figure(measured)) for objective in objectives]
     return [
         Tile(f"{objective.metric} of a single user", objective.show(figure), str(objective))
-        for objective, figure in figures
-        if figure is not None
+        for objective in objectives
+        if (figure := objective.figure(measured)) is not None
     ]
 
 
@@ -210,7 +198,6 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     ]
     if not points:
         return None
-    figures = [figure for _, figure in points]
     limit = objective.value * scale
     found = searched.found
     best = [Rule("result", x=found.best.rate_per_s)] if found and found.best else []
@@ -218,10 +205,21 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
         title=f"{objective.metric} by rate",
         label=f"{counted(len(points), 'trial')} against {objective}",
         x=Axis("offered requests/s", Linear.around(probe.rate_per_s for probe, _ in points)),
-        y=Axis("ms" if objective.is_latency else "%", latency_scale([*figures, limit])),
+        y=Axis("ms" if objective.is_latency else "%", latency_scale([*(figure for _, figure in points), limit])),
         dots=[Dot(probe.rate_per_s, figure, probe.holds) for probe, figure in points],
         rules=[Rule(str(objective), y=limit), *best],
-        columns=[Column(probe.rate_per_s, _tooltip(probe, objective, figure / scale)) for probe, figure in points],
+        columns=[
+            Column(
+                probe.rate_per_s,
+                "\n".join(
+                    [
+                        f"{_rate(probe.rate_per_s)} {_outcome(probe)}",
+                        f"{objective.metric} {objective.show(figure / scale)}",
+                    ]
+                ),
+            )
+            for probe, figure in points
+        ],
         numbers=Numbers(
             ["rate", objective.metric, "outcome"],
             [
@@ -231,10 +229,6 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
         ),
         keys=[Key("holds"), Key("does not hold", good=False)],
     )
-
-
-def _tooltip(probe: Probe, objective: Threshold, figure: float) -> str:
-    return f"{_rate(probe.rate_per_s)} {_outcome(probe)}\n{objective.metric} {objective.show(figure)}"
 
 
 def _rate(value: float) -> str:
@@ -258,20 +252,3 @@ def _around(searched: Searched) -> dict[str, LatencyHistogram]:
         for probe in wanted
         if probe.rate_per_s in last
     }
-
-
-def _rows(searched: Searched) -> list[Row]:
-    return [
-        Row(
-            _rate(probe.rate_per_s),
-            [
-                f"{measured.total.failures:,}",
-                three_digits(measured.rate_per_s),
-                *latency_cells(measured.total.summary("", measured.rate_per_s)),
-                _outcome(probe),
-            ],
-            good=probe.holds,
-            note=probe.reason,
-        )
-        for probe, measured in searched.probes
-    ]

@@ -1,7 +1,7 @@
 """The report of a soak: the trend of each figure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final
 
 from tpuserve_formats.counted import counted
@@ -10,14 +10,13 @@ from tpuserve_loadtests.judgement.run import FROM_DUE
 from tpuserve_loadtests.judgement.soak import (
     CONFIDENCE,
     Course,
-    Drift,
     SoakOutcome,
     drift_cells,
     shown_hours,
     verdict_cause,
     verdict_line,
 )
-from tpuserve_loadtests.measurement.measured import Segment, Stretch
+from tpuserve_loadtests.measurement.measured import Segment
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.rendering.report import (
     Axis,
@@ -40,23 +39,8 @@ from tpuserve_loadtests.rendering.report import (
     TimeAxis,
 )
 from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, percent, seconds
-from tpuserve_loadtests.reports.figures import (
-    LATENCIES,
-    describe_load,
-    describe_origin,
-    errors_table,
-    exact_cells,
-    most_frequent,
-    printed_errors,
-)
-from tpuserve_loadtests.reports.latency_charts import histogram_chart, percentile_chart, timeline_section
+from tpuserve_loadtests.reports import charts, costs, figures
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spending,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
 
 # Courses that the report marks as good or bad.
 _NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}
@@ -69,7 +53,7 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
         subject=outcome.run.model,
         exit_code=outcome.exit_code,
         cases=outcome.cases,
-        statement=with_spending(soak_headline(outcome).sentence, outcome.run.spending),
+        statement=costs.added_to(soak_headline(outcome).sentence, outcome.run.spending),
         printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
@@ -91,7 +75,17 @@ def _document(outcome: SoakOutcome) -> Document:
         "verdict": outcome.verdict,
         "confidence": CONFIDENCE,
         "planned_segments": outcome.planned,
-        "drifts": [_drift_document(drift) for drift in outcome.drifts],
+        "drifts": [
+            {
+                "figure": drift.figure.name,
+                "course": drift.course,
+                "median": drift.median,
+                "per_hour": drift.per_hour,
+                "interval": [drift.low, drift.high],
+                "share_per_hour": drift.share_per_hour,
+            }
+            for drift in outcome.drifts
+        ],
         "segments": [segment_document(segment) for segment in outcome.segments],
     }
 
@@ -109,51 +103,37 @@ def segment_line(segment: Segment, number: int, planned: int) -> str:
     return line if segment.memory_bytes is None else f"{line}  memory {segment.memory_bytes / MIB:,.1f} MiB"
 
 
-def _drift_document(drift: Drift) -> Document:
-    return {
-        "figure": drift.figure.name,
-        "course": drift.course,
-        "median": drift.median,
-        "per_hour": drift.per_hour,
-        "interval": [drift.low, drift.high],
-        "share_per_hour": drift.share_per_hour,
-    }
-
-
 def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
     measured = outcome.run.measured
     began_at = measured.started_at + measured.load.warm_up_s
-    return [
-        {"time": f"{began_at + segment.at_s - segment.seconds / 2:.3f}", **segment_document(segment)}
-        for segment in outcome.segments
-    ]
+    return [{"time": f"{began_at + segment.start_s:.3f}", **segment_document(segment)} for segment in outcome.segments]
 
 
 def _printed(outcome: SoakOutcome) -> list[Printed]:
-    run, hours = outcome.run, shown_hours(outcome)
+    run = outcome.run
     span = f"{len(outcome.segments)} of {outcome.planned} segments, {counted(run.total.requests, 'request')}"
     lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
     return [
         Text(soak_headline(outcome).sentence, folds=True),
-        Table(
-            f"{run.model}: {run.measured.load}, {span}",
-            _headings(hours),
-            [Row(name, cells) for name, *cells in (drift_cells(drift, hours) for drift in outcome.drifts)],
-            names="left",
-        ),
+        replace(_trends(outcome, f"{run.model}: {run.measured.load}, {span}"), names="left"),
         Text(f"  {_total_line(run.total)}"),
-        *printed_spending(run.spending),
-        *printed_errors(run.measured),
+        *costs.printed(run.spending),
+        *figures.printed_errors(run.measured),
         *(Text(f"  {line}") for line in lines),
     ]
 
 
-def _headings(hours: float) -> list[str]:
-    return ["figure", "median", "change per hour" if hours == 1 else "change", "interval", "verdict"]
+def _trends(outcome: SoakOutcome, title: str) -> Table:
+    hours = shown_hours(outcome)
+    change = "change per hour" if hours == 1 else "change"
+    cells = [drift_cells(drift, hours) for drift in outcome.drifts]
+    good = [_NEWS.get(drift.course) for drift in outcome.drifts]
+    rows = [Row(name, texts, good=is_good) for (name, *texts), is_good in zip(cells, good, strict=True)]
+    return Table(title, ["figure", "median", change, "interval", "verdict"], rows)
 
 
 def _total_line(total: Summary) -> str:
-    latencies = zip(LATENCIES, exact_cells(total), strict=True)
+    latencies = zip(figures.LATENCIES, figures.latency_cells(total, exact=True), strict=True)
     shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
     ended = f"{counted(total.requests, 'request')}, {counted(total.failures, 'failure')}"
     return f"total: {ended}, {total.rate_per_s:,.1f}/s, {shown}"
@@ -163,11 +143,11 @@ def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
     measured = outcome.run.measured
     return Page(
         title=f"Soak of {outcome.run.model}",
-        origin=describe_origin([measured]),
+        origin=figures.describe_origin([measured]),
         headline=soak_headline(outcome),
         tiles=_tiles(outcome),
-        sections=[*soak_sections(outcome), errors_table([measured])],
-        settings={**describe_load(measured), "Measured": _span(outcome), **settings},
+        sections=[*soak_sections(outcome), figures.errors_table([measured])],
+        settings={**figures.describe_load(measured), "Measured": _span(outcome), **settings},
     )
 
 
@@ -176,11 +156,11 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
     planned_s = outcome.planned * measured.load.seconds
     total = measured.total.histogram
     return [
-        Table("Trends", _headings(shown_hours(outcome)), _rows(outcome)),
-        timeline_section([_stretch(one) for one in outcome.segments], planned_s, stopped=measured.stopped),
+        _trends(outcome, "Trends"),
+        charts.timeline_section(outcome.segments, planned_s, stopped=measured.stopped),
         Charts("Server", [_memory_chart(outcome.segments, planned_s)]),
-        Charts("Latency", [percentile_chart({"total": total}), histogram_chart({"requests": total})]),
-        spending_section("load", [(str(measured.load), outcome.run.spending)]),
+        Charts("Latency", [charts.percentile_chart({"total": total}), charts.histogram_chart({"requests": total})]),
+        costs.section("load", [(str(measured.load), outcome.run.spending)]),
     ]
 
 
@@ -196,10 +176,10 @@ def soak_headline(outcome: SoakOutcome) -> Headline:
     if gates:
         return Headline("bad", "Failed the gates", [*notes, words, *change])
     if outcome.run.total.failures and outcome.exit_code:
-        errors = outcome.run.measured.recorder.errors()
-        frequent = [most_frequent(error.message) for error in errors[:1]]
         return Headline(
-            "bad", f"{counted(outcome.run.total.failures, 'request')} failed", [*frequent, words, *change, *notes]
+            "bad",
+            f"{counted(outcome.run.total.failures, 'request')} failed",
+            [*figures.most_frequent(outcome.run.measured), words, *change, *notes],
         )
     is_clear = not outcome.exit_code and outcome.verdict != "unclear"
     return Headline("good" if is_clear else "warn", words, [*change, *notes])
@@ -217,37 +197,12 @@ def _tiles(outcome: SoakOutcome) -> list[Tile]:
             f"{total.failures:,}",
             f"{percent(outcome.run.measured.error_rate)} of {counted(total.requests, 'request')}",
         ),
-        *spending_tiles(outcome.run.spending),
+        *costs.tiles(outcome.run.spending),
     ]
 
 
 def _span(outcome: SoakOutcome) -> str:
     return seconds(round(outcome.run.measured.span_s, 1))
-
-
-def _rows(outcome: SoakOutcome) -> list[Row]:
-    hours = shown_hours(outcome)
-    rows = []
-    for drift in outcome.drifts:
-        name, *cells = drift_cells(drift, hours)
-        rows.append(Row(name, cells, good=_NEWS.get(drift.course)))
-    return rows
-
-
-def _stretch(segment: Segment) -> Stretch:
-    return Stretch(
-        start_s=segment.at_s - segment.seconds / 2,
-        seconds=segment.seconds,
-        requests=segment.requests,
-        failures=segment.failures,
-        rate_per_s=segment.rate_per_s,
-        p50_ms=segment.p50_ms,
-        p90_ms=None,
-        p95_ms=segment.p95_ms,
-        p99_ms=segment.p99_ms,
-        p99_9_ms=segment.p99_9_ms,
-        max_ms=segment.max_ms,
-    )
 
 
 def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None:
@@ -263,10 +218,11 @@ def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None
         # The axis excludes zero, because a leak of a few MiB per hour would not show next to hundreds of MiB.
         y=Axis("MiB", Linear.around(sizes, zero=False)),
         curves=[Curve("resident", [(time.of(one.at_s), size) for one, size in known])],
-        columns=[Column(time.of(one.at_s), f"{_period(time, one)}\n{size:,.1f} MiB") for one, size in known],
-        numbers=Numbers(["time", "resident"], [[_period(time, one), f"{size:,.1f} MiB"] for one, size in known]),
+        columns=[
+            Column(time.of(one.at_s), f"{time.period(one.start_s, one.seconds)}\n{size:,.1f} MiB")
+            for one, size in known
+        ],
+        numbers=Numbers(
+            ["time", "resident"], [[time.period(one.start_s, one.seconds), f"{size:,.1f} MiB"] for one, size in known]
+        ),
     )
-
-
-def _period(time: TimeAxis, segment: Segment) -> str:
-    return time.period(segment.at_s - segment.seconds / 2, segment.seconds)

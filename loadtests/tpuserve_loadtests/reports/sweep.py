@@ -9,6 +9,7 @@ from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.run import FROM_DUE, RunOutcome
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
+from tpuserve_loadtests.measurement.measured import latencies_ms
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.watched import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE, Watched, part_ms
 from tpuserve_loadtests.rendering.report import (
@@ -29,33 +30,16 @@ from tpuserve_loadtests.rendering.report import (
     Table,
     Text,
     Tile,
+    known_values,
 )
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent, three_digits
-from tpuserve_loadtests.reports.figures import (
-    LATENCIES,
-    SPARE_LATENCIES,
-    describe_load,
-    describe_origin,
-    errors_table,
-    exact_cells,
-    latency_cells,
-    most_frequent,
-    printed_errors,
-    run_row,
-)
-from tpuserve_loadtests.reports.latency_charts import percentile_chart
+from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
+from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
-from tpuserve_loadtests.reports.server_section import printed_servers, servers_charts, servers_table
-from tpuserve_loadtests.reports.spending_section import (
-    printed_spendings,
-    spending_cells,
-    spending_section,
-    spending_tiles,
-    with_spending,
-)
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _DRAWN = ("p50", "p90", "p99")
+# Limit for curves in a chart, beyond which readers cannot distinguish them.
+_MOST_CURVES = 6
 _LISTED = ("p50", "p90", "p95", "p99", "p99.9")
 
 
@@ -70,7 +54,7 @@ def throughput_chart(
     if not completed:
         return None
     curves = [
-        Curve(name, [(line.rate_per_s, _latency(line, name)) for _, line in completed], style, dots=True)
+        Curve(name, [(line.rate_per_s, latencies_ms(line)[name]) for _, line in completed], style, dots=True)
         for style, name in enumerate(_DRAWN)
     ]
     best = max(line.rate_per_s for _, line in completed)
@@ -78,7 +62,7 @@ def throughput_chart(
         title="Latency and throughput",
         label=f"Latency of {counted(len(completed), 'load')} by throughput, up to {per_second(best)}",
         x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in completed)),
-        y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
+        y=Axis("ms", latency_scale(known_values(curves))),
         curves=curves,
         rules=[] if knee_per_s is None else [Rule("knee", x=knee_per_s)],
         labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in completed if named],
@@ -86,25 +70,16 @@ def throughput_chart(
         numbers=Numbers(
             ["load", "responses/s", *_LISTED],
             [
-                [load, per_second(line.rate_per_s), *(milliseconds(_latency(line, name)) for name in _LISTED)]
+                [load, per_second(line.rate_per_s), *(milliseconds(latencies_ms(line)[name]) for name in _LISTED)]
                 for load, line in completed
             ],
         ),
     )
 
 
-def _latency(line: Summary, name: str) -> float | None:
-    latencies = (line.p50_ms, line.p90_ms, line.p95_ms, line.p99_ms, line.p99_9_ms)
-    return dict(zip(_LISTED, latencies, strict=True))[name]
-
-
 def _tooltip(load: str, line: Summary) -> str:
-    latencies = [f"{name} {milliseconds(_latency(line, name))}" for name in reversed(_LISTED)]
+    latencies = [f"{name} {milliseconds(latencies_ms(line)[name])}" for name in reversed(_LISTED)]
     return "\n".join([load, per_second(line.rate_per_s), *latencies])
-
-
-# Limit for curves in a chart, beyond which readers cannot distinguish them.
-_MOST_CURVES = 6
 
 
 def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Report:
@@ -115,17 +90,17 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
         subject=steps[0].model,
         exit_code=sweep.exit_code,
         cases=sweep_cases(steps),
-        statement=with_spending(_headline(sweep).sentence, sweep.best.spending),
+        statement=costs.added_to(_headline(sweep).sentence, sweep.best.spending),
         printed=lambda: _printed(sweep),
         document=lambda: [{**run_document(step), "knee": step is sweep.knee} for step in steps],
         page=lambda: _page(sweep, settings),
         rows=lambda: [
             {
-                **run_row(step.measured),
+                **figures.run_row(step.measured),
                 "trusted": step.generator.trusted,
                 "knee": step is sweep.knee,
                 **_server(step.watched),
-                **spending_cells(step.spending),
+                **costs.csv_cells(step.spending),
             }
             for step in steps
         ],
@@ -154,27 +129,24 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
 def _printed(sweep: Sweep) -> list[Printed]:
     steps = sweep.steps
     first, shared = steps[0], _shared_notes(steps)
-    rows = [
-        Row(str(step.measured.load), [*_counts(step), f"{step.total.rate_per_s:,.1f}", *exact_cells(step.total)])
-        for step in steps
-    ]
+    rows = [Row(str(step.measured.load), figures.line_cells(step.total, exact=True)) for step in steps]
     title = f"{first.model}: {first.measured.load.seconds:g} s each"
     notes: list[Text] = []
     for step in steps:
         own = [note for note in _notes_of(step) if note not in shared]
-        notes += [*printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
+        notes += [*figures.printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
     return [
         Text(_headline(sweep).sentence, folds=True),
         Table(
             title,
-            ["load", "requests", "failures", "rate/s", *LATENCIES],
+            figures.line_headings("load", exact=True),
             rows,
             names="right",
-            spare=SPARE_LATENCIES,
+            spare=figures.SPARE_LATENCIES,
             margins="fitting",
         ),
-        printed_servers("load", [(_name(step), step.watched) for step in steps]),
-        *printed_spendings("load", _spendings(steps)),
+        servers.printed_table("load", [(_name(step), step.watched) for step in steps]),
+        *costs.printed_table("load", _spendings(steps)),
         *([Text(f"  {sweep.beyond_knee}")] if sweep.beyond_knee else []),
         *(Text(f"  note: {note}") for note in shared),
         *notes,
@@ -183,10 +155,6 @@ def _printed(sweep: Sweep) -> list[Printed]:
 
 def _spendings(steps: Sequence[RunOutcome]) -> list[tuple[str, Spending]]:
     return [(_name(step), step.spending) for step in steps]
-
-
-def _counts(step: RunOutcome) -> list[str]:
-    return [f"{step.total.requests:,}", f"{step.total.failures:,}"]
 
 
 def _name(step: RunOutcome) -> str:
@@ -208,29 +176,29 @@ def _page(sweep: Sweep, settings: Mapping[str, str]) -> Page:
     first, runs = steps[0].measured, [step.measured for step in steps]
     is_open = first.load.is_open
     kind = "offered requests/s" if is_open else "users"
-    servers = [(_name(step), step.watched) for step in steps]
-    charts = [
+    watched = [(_name(step), step.watched) for step in steps]
+    latencies = [
         throughput_chart(
             [(str(step.measured.load), step.total) for step in steps],
             named=not is_open,
             knee_per_s=None if knee is None else knee.total.rate_per_s,
         ),
-        percentile_chart(_histograms(steps)),
+        charts.percentile_chart(_histograms(steps)),
     ]
     return Page(
         title=f"Sweep of {steps[0].model}",
-        origin=describe_origin(runs),
+        origin=figures.describe_origin(runs),
         headline=_headline(sweep),
         tiles=_tiles(sweep),
         sections=[
-            Charts("Latency by load", charts),
-            servers_charts(kind, [(name.removesuffix("/s").split()[0], watched) for name, watched in servers]),
-            servers_table("load", servers),
-            spending_section("load", _spendings(steps)),
-            Table("Steps", ["load", "requests", "failures", "responses/s", *LATENCIES, "generator"], _rows(steps)),
-            errors_table(runs),
+            Charts("Latency by load", latencies),
+            servers.charts(kind, [(name.removesuffix("/s").split()[0], each) for name, each in watched]),
+            servers.table("load", watched),
+            costs.section("load", _spendings(steps)),
+            Table("Steps", [*figures.line_headings("load"), "generator"], _rows(steps)),
+            figures.errors_table(runs),
         ],
-        settings={**describe_load(first), "Load": "", **settings},
+        settings={**figures.describe_load(first), "Load": "", **settings},
     )
 
 
@@ -252,9 +220,9 @@ def _headline(sweep: Sweep) -> Headline:
 
 def _cause(steps: Sequence[RunOutcome]) -> list[str]:
     for step in steps:
-        if errors := step.measured.recorder.errors():
+        if frequent := figures.most_frequent(step.measured):
             share = percent(step.measured.error_rate)
-            return [f"{share} of the requests failed with {step.measured.load}, {most_frequent(errors[0].message)}"]
+            return [f"{share} of the requests failed with {step.measured.load}, {frequent[0]}"]
     return []
 
 
@@ -282,7 +250,7 @@ def _tiles(sweep: Sweep) -> list[Tile]:
         else Tile("knee", "not reached"),
         Tile("lowest p99", milliseconds(fastest.total.p99_ms), str(fastest.measured.load)),
         Tile("failures", f"{failures:,}", f"in {counted(len(steps), 'step')}"),
-        *spending_tiles(best.spending),
+        *costs.tiles(best.spending),
     ]
 
 
@@ -290,12 +258,7 @@ def _rows(steps: Sequence[RunOutcome]) -> list[Row]:
     return [
         Row(
             str(step.measured.load),
-            [
-                *_counts(step),
-                three_digits(step.total.rate_per_s),
-                *latency_cells(step.total),
-                "✓ kept up" if step.generator.trusted else "✗ the limit",
-            ],
+            [*figures.line_cells(step.total), "✓ kept up" if step.generator.trusted else "✗ the limit"],
             good=step.generator.trusted,
         )
         for step in steps

@@ -147,7 +147,7 @@ class Labels:
                 if served != version and (served is not None or model == self._model):
                     raise BadConfig(
                         f"the file differs from the server: label {label} of {model} is version {version} in the file, "
-                        f"{_version_text(served)} on the server"
+                        f"{version_text(served)} on the server"
                     )
 
     def move(self, changes: Mapping[str, int | None]) -> None:
@@ -256,11 +256,11 @@ class Labels:
         except BadConfig as error:
             unknown = f"unknown ({error})"
             return tuple(Standing(label, unknown, self._server_state(label)) for label in labels)
-        return tuple(Standing(label, _version_text(found.get(label)), self._server_state(label)) for label in labels)
+        return tuple(Standing(label, version_text(found.get(label)), self._server_state(label)) for label in labels)
 
     def _server_state(self, label: str) -> str:
         try:
-            return _version_text(self._service.labelled(self._model, label))
+            return version_text(self._service.labelled(self._model, label))
         except TpuserveError as error:
             return f"unknown ({error.message})"
 
@@ -292,5 +292,5 @@ class Labels:
         return ""
 
 
-def _version_text(version: int | None) -> str:
+def version_text(version: int | None) -> str:
     return "none" if version is None else f"version {version}"

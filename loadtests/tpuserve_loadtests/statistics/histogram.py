@@ -4,7 +4,7 @@ They keep three digits from a microsecond to an hour. Merged histograms of windo
 equal a single histogram of all values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
@@ -93,6 +93,14 @@ class LatencyHistogram:
         """Encode in HdrHistogram's compressed V2 format, in base64, which its tools in all languages read."""
         encoded: bytes = self._hdr.encode()
         return encoded
+
+    @classmethod
+    def merged(cls, histograms: "Iterable[LatencyHistogram]") -> Self:
+        """Return the sum of histograms."""
+        merged = cls()
+        for histogram in histograms:
+            merged.add(histogram)
+        return merged
 
     @classmethod
     def decode(cls, encoded: bytes, max_us: int) -> Self:

@@ -1,7 +1,7 @@
 """The server's metrics during a run: the time breakdown of a request, and the server's activity."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from tpuserve_formats.counted import counted
@@ -36,6 +36,7 @@ from tpuserve_loadtests.rendering.report import (
     Table,
     Text,
     TimeAxis,
+    known_values,
 )
 from tpuserve_loadtests.rendering.scales import MIB, Linear, Named, latency_scale, milliseconds, percent, three_digits
 
@@ -49,7 +50,7 @@ _LEAST_MOMENTS: Final = 3
 _OneMoment = TypeVar("_OneMoment", bound=Moment | ProcessMoment)
 
 
-def server_section(watched: Watched) -> Shares | Remark:
+def section(watched: Watched) -> Shares | Remark:
     """Return the time breakdown, or a remark with the reason if the server reports no metrics."""
     server, note = watched.server, watched.note[:1].upper() + watched.note[1:]
     processes = process_lines(watched.use)
@@ -60,7 +61,7 @@ def server_section(watched: Watched) -> Shares | Remark:
     return Shares(_WHERE if shares else "Server activity", shares, [*facts, *processes])
 
 
-def printed_server(watched: Watched) -> list[Printed]:
+def printed(watched: Watched) -> list[Printed]:
     """List the time breakdown, if known, the server's activity and its processes, as far as they are known."""
     server = watched.server
     table = [_table(server, watched.parts)] if server is not None and watched.parts else []
@@ -92,21 +93,27 @@ def server_lines(server: ServerSide) -> list[str]:
     if server.peak_memory_bytes is not None:
         process.append(f"peak memory {server.peak_memory_bytes / MIB:,.0f} MiB")
     lines += [", ".join(process)] if process else []
-    lines += [f"refused or dropped: {_counts(server.refused)}"] if server.refused else []
+    if server.refused:
+        counts = ", ".join(f"{count:,} {name}" for name, count in server.refused.items())
+        lines.append(f"refused or dropped: {counts}")
     return lines
 
 
-def server_timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
+def timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
     """Chart the server's metrics on the clients' time axis. Return None for fewer than three moments."""
-    return None if server is None else _charts("Server over time", _PICTURES, server.timeline, planned_s)
+    return None if server is None else _moment_charts("Server over time", _PICTURES, server.timeline, planned_s)
 
 
 def process_timeline(use: ProcessUse | None, planned_s: float) -> Charts | None:
     """Chart CPU and memory of the server's processes. Return None for fewer than three moments."""
-    return None if use is None else _charts("Server processes over time", _PROCESS_PICTURES, use.timeline, planned_s)
+    return (
+        None
+        if use is None
+        else _moment_charts("Server processes over time", _PROCESS_PICTURES, use.timeline, planned_s)
+    )
 
 
-def _charts(
+def _moment_charts(
     title: str, pictures: "Sequence[_Picture[_OneMoment]]", moments: Sequence[_OneMoment], planned_s: float
 ) -> Charts | None:
     if len(moments) < _LEAST_MOMENTS:
@@ -116,57 +123,55 @@ def _charts(
 
 
 @dataclass(frozen=True, slots=True)
-class _Line(Generic[_OneMoment]):
-    name: str
-    figure: Callable[[_OneMoment], float | None]
-
-
-@dataclass(frozen=True, slots=True)
 class _Picture(Generic[_OneMoment]):
-    """A chart of the server's figures, with their text format."""
+    """A chart of the server's figures by name, with their text format."""
 
     title: str
     unit: str
-    lines: tuple[_Line[_OneMoment], ...]
+    figures: Mapping[str, Callable[[_OneMoment], float | None]]
     written: Callable[[float], str]
 
 
-def _mib(size: float) -> str:
-    return f"{size:,.0f} MiB"
-
-
 _CORES: Final = "CPU cores in use"
+_WRITTEN_MIB: Final = "{:,.0f} MiB".format
 _PICTURES: Final[tuple[_Picture[Moment], ...]] = (
     _Picture(
         "Queue and device",
         "ms, mean",
-        (_Line("queue wait", lambda one: one.queue_ms), _Line("execution", lambda one: one.execution_ms)),
+        {"queue wait": lambda one: one.queue_ms, "execution": lambda one: one.execution_ms},
         milliseconds,
     ),
-    _Picture("Rows per batch", "rows, mean", (_Line("rows", lambda one: one.batch_rows),), three_digits),
-    _Picture(_CORES, "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
+    _Picture("Rows per batch", "rows, mean", {"rows": lambda one: one.batch_rows}, three_digits),
+    _Picture(_CORES, "cores", {"cores": lambda one: one.cpu_cores}, three_digits),
     _Picture(
         "Memory",
         "MiB",
-        (_Line("resident", lambda one: None if one.memory_bytes is None else one.memory_bytes / MIB),),
-        _mib,
+        {"resident": lambda one: None if one.memory_bytes is None else one.memory_bytes / MIB},
+        _WRITTEN_MIB,
     ),
 )
 _PROCESS_PICTURES: Final[tuple[_Picture[ProcessMoment], ...]] = (
-    _Picture(_CORES, "cores", (_Line("cores", lambda one: one.cpu_cores),), three_digits),
-    _Picture("Memory", "MiB", (_Line("resident", lambda one: one.memory_bytes / MIB),), _mib),
+    _Picture(_CORES, "cores", {"cores": lambda one: one.cpu_cores}, three_digits),
+    _Picture("Memory", "MiB", {"resident": lambda one: one.memory_bytes / MIB}, _WRITTEN_MIB),
 )
 
 
 def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: TimeAxis) -> Chart | None:
-    known = [line for line in picture.lines if any(line.figure(one) is not None for one in moments)]
+    drawn = {name: [figure(one) for one in moments] for name, figure in picture.figures.items()}
+    drawn = {name: values for name, values in drawn.items() if any(value is not None for value in values)}
+    middles = [time.middle(one.at_s, one.seconds) for one in moments]
+    periods = [time.period(one.at_s, one.seconds) for one in moments]
     curves = [
-        Curve(line.name, [(time.middle(one.at_s, one.seconds), line.figure(one)) for one in moments], style)
-        for style, line in enumerate(known)
+        Curve(name, list(zip(middles, values, strict=True)), style)
+        for style, (name, values) in enumerate(drawn.items())
     ]
-    values = [y for curve in curves for _, y in curve.points if y is not None]
+    values = known_values(curves)
     if not values:
         return None
+    cells = [
+        ["-" if value is None else picture.written(value) for value in of_moment]
+        for of_moment in zip(*drawn.values(), strict=True)
+    ]
     return Chart(
         title=picture.title,
         label=f"{picture.title}, from {picture.written(min(values))} to {picture.written(max(values))}",
@@ -174,27 +179,13 @@ def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: Ti
         y=Axis(picture.unit, latency_scale(values) if picture.written is milliseconds else Linear.around(values)),
         curves=curves,
         columns=[
-            Column(time.middle(one.at_s, one.seconds), "\n".join([_period(time, one), *_tooltip(picture, known, one)]))
-            for one in moments
+            Column(middle, "\n".join([period, *map(" ".join, zip(drawn, of_moment, strict=True))]))
+            for middle, period, of_moment in zip(middles, periods, cells, strict=True)
         ],
         numbers=Numbers(
-            ["time", *(line.name for line in known)],
-            [[_period(time, one), *_cells(picture, known, one)] for one in moments],
+            ["time", *drawn], [[period, *of_moment] for period, of_moment in zip(periods, cells, strict=True)]
         ),
     )
-
-
-def _period(time: TimeAxis, moment: Moment | ProcessMoment) -> str:
-    return time.period(moment.at_s, moment.seconds)
-
-
-def _cells(picture: _Picture[_OneMoment], known: Sequence[_Line[_OneMoment]], moment: _OneMoment) -> list[str]:
-    found = [line.figure(moment) for line in known]
-    return ["-" if value is None else picture.written(value) for value in found]
-
-
-def _tooltip(picture: _Picture[_OneMoment], known: Sequence[_Line[_OneMoment]], moment: _OneMoment) -> list[str]:
-    return [f"{line.name} {cell}" for line, cell in zip(known, _cells(picture, known, moment), strict=True)]
 
 
 def _table(server: ServerSide, parts: tuple[Part, ...]) -> Table:
@@ -213,10 +204,6 @@ def _percentiles(phase: Phase | None) -> tuple[str, str]:
     return p50, p99
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
-
-
 # Runs by name, in order.
 Rows: TypeAlias = Sequence[tuple[str, Watched]]
 
@@ -229,43 +216,34 @@ _WHAT: Final = (
 _BAR_WIDTH: Final = 0.7
 
 
-def servers_table(kind: str, rows: Rows) -> Table:
+def table(kind: str, rows: Rows) -> Table:
     """Return a table with a row for each run. `kind` is the heading of the names. Without metrics, it has no rows."""
     columns = server_columns([watched for _, watched in rows])
-    headings = [kind, *(column.heading for column in columns)]
     cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
-    return Table("Time breakdown", headings, cells if columns else [], _WHAT)
+    spare = [column.heading for column in columns if column.spare]
+    headings = [kind, *(column.heading for column in columns)]
+    return Table(_WHERE, headings, cells if columns else [], _WHAT, names="right", spare=spare, margins="fitting")
 
 
-def printed_servers(kind: str, runs: Rows) -> Table:
-    """Return a terminal table with a row for each run. `kind` is the heading of the names.
-
-    Without metrics, the table has no rows.
-    """
-    columns = server_columns([watched for _, watched in runs])
-    return Table(
-        _TITLE,
-        [kind, *(column.heading for column in columns)],
-        [Row(name, [column.cell(watched) for column in columns]) for name, watched in runs] if columns else [],
-        names="right",
-        spare=[column.heading for column in columns if column.spare],
-        margins="fitting",
-    )
+def printed_table(kind: str, rows: Rows) -> Table:
+    """Return the table for a terminal, whose title has the units."""
+    return replace(table(kind, rows), title=_TITLE)
 
 
-def servers_charts(kind: str, rows: Rows) -> Charts | None:
+def charts(kind: str, rows: Rows) -> Charts | None:
     """Chart the server's metrics for each load. Return None if fewer than two loads have metrics."""
     known = [(name, watched) for name, watched in rows if watched.parts]
     if len(known) < 2:
         return None
     axis = Axis(kind, Named([name for name, _ in known]))
-    charts = [
+    rows_per_batch = _draw_figure("Rows per batch", BATCH_ROWS, known, axis)
+    drawn = [
         _draw_shares(known, axis),
         _draw_parts(known, axis),
-        _draw_figure("Rows per batch", BATCH_ROWS, known, axis),
+        rows_per_batch,
+        _draw_figure(_CORES, CORES, known, axis),
     ]
-    charts.append(_draw_figure("CPU cores in use", CORES, known, axis))
-    return Charts("Server by load", charts)
+    return Charts("Server by load", drawn)
 
 
 def _draw_shares(rows: Rows, x: Axis) -> Chart:
@@ -302,14 +280,20 @@ def _draw_parts(rows: Rows, x: Axis) -> Chart:
         )
         for style, part in enumerate(PARTS)
     ]
-    found = [y for curve in curves for _, y in curve.points if y is not None]
+    found = known_values(curves)
     return Chart(
         title="Mean time by part",
         label=f"Parts of the mean latency of {counted(len(rows), 'load')}, up to {milliseconds(max(found))}",
         x=x,
         y=Axis("ms, mean", latency_scale(found)),
         curves=curves,
-        columns=[Column(place, "\n".join([row[0], *_parts_text(row[1])])) for place, row in enumerate(rows, start=1)],
+        columns=[
+            Column(
+                place,
+                "\n".join([row[0], *(f"{part.heading} {milliseconds(part.figure(row[1]) or 0.0)}" for part in PARTS)]),
+            )
+            for place, row in enumerate(rows, start=1)
+        ],
         numbers=Numbers(
             [x.title, *(part.heading for part in PARTS), "total"],
             [
@@ -351,7 +335,3 @@ def _shares(watched: Watched) -> list[float]:
 def _shares_text(watched: Watched, between: str = "\n") -> str:
     shares = zip(PARTS, _shares(watched), strict=True)
     return between.join(f"{part.heading} {percent(round(share, 3))}" for part, share in shares)
-
-
-def _parts_text(watched: Watched) -> list[str]:
-    return [f"{part.heading} {milliseconds(part.figure(watched) or 0.0)}" for part in PARTS]

@@ -1,4 +1,4 @@
-"""Latency by percentile, with HdrHistogram's axis: each further nine has the same width."""
+"""Charts of latencies: their distribution, by percentile with HdrHistogram's axis, and over time."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +8,19 @@ from typing import Final
 import numpy as np
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.measurement.measured import Stretch
-from tpuserve_loadtests.rendering.report import Axis, Bar, Chart, Charts, Column, Curve, Numbers, Rule, TimeAxis
+from tpuserve_loadtests.measurement.measured import LATENCY_NAMES, Segment, Stretch, latencies_ms
+from tpuserve_loadtests.rendering.report import (
+    Axis,
+    Bar,
+    Chart,
+    Charts,
+    Column,
+    Curve,
+    Numbers,
+    Rule,
+    TimeAxis,
+    known_values,
+)
 from tpuserve_loadtests.rendering.scales import (
     Linear,
     Logarithmic,
@@ -34,22 +45,26 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
     edges_ms = _edges_ms(found.values())
     shares = {name: _shares(histogram, edges_ms) for name, histogram in found.items()}
     bins = list(pairwise(edges_ms))
-    single = len(found) == 1
+    bars: list[Bar] = []
+    curves: list[Curve] = []
+    rules: list[Rule] = []
+    if len(found) == 1:
+        ((name, histogram),) = found.items()
+        bars = [Bar(*edges, 100 * share) for edges, share in zip(bins, shares[name], strict=True) if share]
+        percentiles = [(part, histogram.percentile_us(part)) for part in (50, 99)]
+        rules = [Rule(f"p{part}", x=latency_us / 1000) for part, latency_us in percentiles if latency_us is not None]
+    else:
+        outlines = [zip(bins, mine, strict=True) for mine in shares.values()]
+        points = [[(edge, 100 * share) for edges, share in outline for edge in edges] for outline in outlines]
+        curves = [Curve(name, each, style) for style, (name, each) in enumerate(zip(found, points, strict=True))]
     return Chart(
         title="Latency distribution",
         label="; ".join(f"{name}: {_commonest(bins, mine)}" for name, mine in shares.items()),
         x=Axis("ms, logarithmic", Logarithmic(edges_ms[0], edges_ms[-1])),
         y=Axis("% of requests", Linear.around(100 * share for mine in shares.values() for share in mine)),
-        bars=[
-            Bar(*edges, 100 * share)
-            for mine in shares.values()
-            for edges, share in zip(bins, mine, strict=True)
-            if single and share
-        ],
-        curves=[]
-        if single
-        else [_outline(name, bins, mine, style) for style, (name, mine) in enumerate(shares.items())],
-        rules=_percentiles(next(iter(found.values()))) if single else [],
+        bars=bars,
+        curves=curves,
+        rules=rules,
         columns=[
             Column(
                 math.sqrt(low * high), _bin_tooltip(low, high, {name: mine[number] for name, mine in shares.items()})
@@ -83,19 +98,6 @@ def _shares(histogram: LatencyHistogram, edges_ms: list[float]) -> list[float]:
     return shares
 
 
-def _outline(name: str, bins: list[tuple[float, float]], shares: list[float], style: int) -> Curve:
-    points = [(edge, 100 * share) for edges, share in zip(bins, shares, strict=True) for edge in edges]
-    return Curve(name, points, style)
-
-
-def _percentiles(histogram: LatencyHistogram) -> list[Rule]:
-    return [
-        Rule(f"p{part}", x=latency_us / 1000)
-        for part in (50, 99)
-        if (latency_us := histogram.percentile_us(part)) is not None
-    ]
-
-
 def _commonest(bins: list[tuple[float, float]], shares: list[float]) -> str:
     at = max(range(len(bins)), key=shares.__getitem__)
     return f"most requests took {_range(*bins[at])} ms ({percent(shares[at])})"
@@ -122,7 +124,7 @@ def percentile_chart(histograms: Mapping[str, LatencyHistogram], rules: Sequence
         Curve(name, [(level.part, level.latency_us / 1000) for level in percentile_curve(histogram)], style)
         for style, (name, histogram) in enumerate(found.items())
     ]
-    latencies = [y for curve in curves for _, y in curve.points if y is not None] + [rule.y or 0.0 for rule in rules]
+    latencies = known_values(curves) + [rule.y or 0.0 for rule in rules]
     fullest = max(found.values(), key=lambda histogram: histogram.count)
     percents = [percent for percent in _LISTED if fullest.count >= 100 / (100 - percent)]
     return Chart(
@@ -154,21 +156,20 @@ def _at(histogram: LatencyHistogram, percent: float) -> str:
 def _tooltip(percent: float, found: Mapping[str, LatencyHistogram]) -> str:
     where = "max" if percent == 100 else f"p{percent:.6g}"
     lines = [f"{name} {_at(one, percent)}" if len(found) > 1 else _at(one, percent) for name, one in found.items()]
-    needed = "" if percent in (0, 100) else _confidence(percent, max(one.count for one in found.values()))
-    return "\n".join([where, *lines, *([needed] if needed else [])])
-
-
-def _confidence(percent: float, count: int) -> str:
-    return "too few requests for 99 % confidence" if count < queries_needed(percent) else ""
+    if percent not in (0, 100) and max(one.count for one in found.values()) < queries_needed(percent):
+        lines.append("too few requests for 99 % confidence")
+    return "\n".join([where, *lines])
 
 
 # The maximum of each window appears only in the tooltip. For few requests, it equals p99.
-_DRAWN = ("p50", "p90", "p99")
-_OVER_TIME = ("p50", "p90", "p95", "p99", "p99.9", "max")
+_DRAWN: Final = ("p50", "p90", "p99")
 
 
 def timeline_section(
-    stretches: Sequence[Stretch], planned_s: float, offered: Sequence[tuple[float, float]] = (), stopped: str = ""
+    stretches: Sequence[Stretch | Segment],
+    planned_s: float,
+    offered: Sequence[tuple[float, float]] = (),
+    stopped: str = "",
 ) -> Charts | None:
     """Chart rates and latencies over time. Return None without measurements.
 
@@ -182,76 +183,93 @@ def timeline_section(
 
 
 def _rates(
-    stretches: Sequence[Stretch], time: TimeAxis, offered: Sequence[tuple[float, float]], ended: Sequence[Rule]
+    stretches: Sequence[Stretch | Segment],
+    time: TimeAxis,
+    offered: Sequence[tuple[float, float]],
+    ended: Sequence[Rule],
 ) -> Chart:
-    curves = [Curve("responses", [(_middle(time, one), one.rate_per_s) for one in stretches])]
+    curves = [Curve("responses", [(time.middle(one.start_s, one.seconds), one.rate_per_s) for one in stretches])]
     if offered:
         curves.append(Curve("offered", [(time.of(at_s), rate) for at_s, rate in offered], 7))
     if any(one.failures for one in stretches):
-        curves.append(Curve("failures", [(_middle(time, one), one.failures / one.seconds) for one in stretches], 4))
+        curves.append(
+            Curve(
+                "failures",
+                [(time.middle(one.start_s, one.seconds), one.failures / one.seconds) for one in stretches],
+                4,
+            )
+        )
     rates = [one.rate_per_s for one in stretches]
     return Chart(
         title="Rate",
         label=f"Responses per second, from {per_second(min(rates))} to {per_second(max(rates))}",
         x=time.axis,
-        y=Axis("requests/s", Linear.around(y for curve in curves for _, y in curve.points if y is not None)),
+        y=Axis("requests/s", Linear.around(known_values(curves))),
         curves=curves,
         rules=ended,
-        columns=[Column(_middle(time, one), _rate_tooltip(one, time)) for one in stretches],
+        columns=[
+            Column(
+                time.middle(one.start_s, one.seconds),
+                "\n".join(
+                    [
+                        time.period(one.start_s, one.seconds),
+                        per_second(one.rate_per_s),
+                        *([counted(one.failures, "failure")] if one.failures else []),
+                    ]
+                ),
+            )
+            for one in stretches
+        ],
         numbers=Numbers(
             ["time", "requests", "failures", "responses/s"],
             [
-                [_period(time, one), f"{one.requests:,}", f"{one.failures:,}", three_digits(one.rate_per_s)]
+                [
+                    time.period(one.start_s, one.seconds),
+                    f"{one.requests:,}",
+                    f"{one.failures:,}",
+                    three_digits(one.rate_per_s),
+                ]
                 for one in stretches
             ],
         ),
     )
 
 
-def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
-    completed = [one for one in stretches if one.p50_ms is not None]
+def _latencies(stretches: Sequence[Stretch | Segment], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
+    completed = [(one, latencies_ms(one)) for one in stretches if one.p50_ms is not None]
     if not completed:
         return None
-    known = [name for name in _OVER_TIME if any(_latency(one, name) is not None for one in completed)]
+    known = [name for name in LATENCY_NAMES if any(found[name] is not None for _, found in completed)]
     curves = [
-        Curve(name, [(_middle(time, one), _latency(one, name)) for one in stretches], style)
+        Curve(name, [(time.middle(one.start_s, one.seconds), latencies_ms(one)[name]) for one in stretches], style)
         for style, name in enumerate(_DRAWN)
         if name in known
     ]
-    p99s = [one.p99_ms for one in completed if one.p99_ms is not None]
+    p99s = [one.p99_ms for one, _ in completed if one.p99_ms is not None]
     return Chart(
         title="Latency",
         label=f"p99 of each period, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
         x=time.axis,
-        y=Axis("ms", latency_scale(y for curve in curves for _, y in curve.points if y is not None)),
+        y=Axis("ms", latency_scale(known_values(curves))),
         curves=curves,
         rules=ended,
-        columns=[Column(_middle(time, one), _latency_tooltip(one, time, known)) for one in completed],
+        columns=[
+            Column(
+                time.middle(one.start_s, one.seconds),
+                "\n".join(
+                    [
+                        time.period(one.start_s, one.seconds),
+                        *(f"{name} {milliseconds(found[name])}" for name in reversed(known)),
+                    ]
+                ),
+            )
+            for one, found in completed
+        ],
         numbers=Numbers(
             ["time", *known],
-            [[_period(time, one), *(milliseconds(_latency(one, name)) for name in known)] for one in completed],
+            [
+                [time.period(one.start_s, one.seconds), *(milliseconds(found[name]) for name in known)]
+                for one, found in completed
+            ],
         ),
     )
-
-
-def _middle(time: TimeAxis, stretch: Stretch) -> float:
-    return time.middle(stretch.start_s, stretch.seconds)
-
-
-def _period(time: TimeAxis, stretch: Stretch) -> str:
-    return time.period(stretch.start_s, stretch.seconds)
-
-
-def _latency(stretch: Stretch, name: str) -> float | None:
-    latencies = (stretch.p50_ms, stretch.p90_ms, stretch.p95_ms, stretch.p99_ms, stretch.p99_9_ms, stretch.max_ms)
-    return dict(zip(_OVER_TIME, latencies, strict=True))[name]
-
-
-def _rate_tooltip(stretch: Stretch, time: TimeAxis) -> str:
-    failures = f"\n{counted(stretch.failures, 'failure')}" if stretch.failures else ""
-    return f"{_period(time, stretch)}\n{per_second(stretch.rate_per_s)}{failures}"
-
-
-def _latency_tooltip(stretch: Stretch, time: TimeAxis, known: Sequence[str]) -> str:
-    latencies = [f"{name} {milliseconds(_latency(stretch, name))}" for name in reversed(known)]
-    return "\n".join([_period(time, stretch), *latencies])

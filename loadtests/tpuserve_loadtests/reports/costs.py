@@ -1,7 +1,6 @@
 """Cost and energy of predictions: lines for a single load, and a table for several."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from tpuserve_loadtests.judgement.spending import NO_COST, Spending
@@ -11,6 +10,8 @@ from tpuserve_loadtests.rendering.scales import three_digits, three_significant
 
 # Loads by name, in order.
 Spendings: TypeAlias = Sequence[tuple[str, Spending]]
+# Cells by heading. A cell is an empty text for an unknown figure.
+_Columns: TypeAlias = dict[str, Callable[[Spending], str]]
 
 TITLE: Final = "Cost and energy"
 _PREDICTION: Final = "A prediction is a row of a successful request."
@@ -19,55 +20,43 @@ _MACHINE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of the table. `cell` returns an empty text for an unknown figure."""
-
-    heading: str
-    cell: Callable[[Spending], str]
-
-
-def spending_section(kind: str, rows: Spendings) -> Table | Remark | None:
+def section(kind: str, rows: Spendings) -> Table | Remark | None:
     """Return a row for each load, or only the reason why its energy is unknown. `kind` is the heading of the names."""
-    columns = _columns([spending for _, spending in rows])
-    reasons = unmeasured_lines([spending for _, spending in rows])
+    spendings = [spending for _, spending in rows]
+    columns, reasons = _columns(spendings), _unmeasured_lines(spendings)
     if not columns:
         return Remark(reasons, TITLE) if reasons else None
-    has_energy = any(isinstance(spending.energy, Energy) for _, spending in rows)
+    has_energy = any(isinstance(spending.energy, Energy) for spending in spendings)
     notes = [_PREDICTION, *([_MACHINE] if has_energy else []), *reasons]
-    return Table(_title(rows), _headings(kind, columns), _rows(rows, columns), " ".join(notes))
+    return Table(_title(rows), [kind, *columns], _rows(rows, columns), " ".join(notes))
 
 
-def printed_spendings(kind: str, rows: Spendings) -> list[Printed]:
+def printed_table(kind: str, rows: Spendings) -> list[Printed]:
+    """List a table with a row for each load, and the reason why their energy is unknown."""
     spendings = [spending for _, spending in rows]
     columns = _columns(spendings)
-    table = Table(
-        _title(rows),
-        _headings(kind, columns),
-        _rows(rows, columns) if columns else [],
-        names="right",
-        margins="fitting",
-    )
-    return [table, *(Text(f"  {line}") for line in unmeasured_lines(spendings))]
+    cells = _rows(rows, columns) if columns else []
+    table = Table(_title(rows), [kind, *columns], cells, names="right", margins="fitting")
+    return [table, *(Text(f"  {line}") for line in _unmeasured_lines(spendings))]
 
 
-def spending_lines(spending: Spending) -> list[str]:
-    return [*measured_spending_lines(spending), *unmeasured_lines([spending])]
+def printed(spending: Spending | None) -> list[Printed]:
+    """List the cost and the energy of a load, a line each, or the reason why the energy is unknown."""
+    lines = [] if spending is None else [*measured_lines(spending), *_unmeasured_lines([spending])]
+    return [Text(f"  {line}", folds=True) for line in lines]
 
 
-def printed_spending(spending: Spending) -> list[Printed]:
-    return [Text(f"  {line}", folds=True) for line in spending_lines(spending)]
+def added_to(statement: str, spending: Spending | None) -> str:
+    """Return the result in words, followed by the lines on the cost and on a measured energy."""
+    return "\n".join([statement, *([] if spending is None else measured_lines(spending))])
 
 
-def with_spending(statement: str, spending: Spending | None) -> str:
-    return "\n".join([statement, *([] if spending is None else measured_spending_lines(spending))])
-
-
-def measured_spending_lines(spending: Spending) -> list[str]:
+def measured_lines(spending: Spending) -> list[str]:
+    """Describe the cost and a measured energy of a load, a line each, as far as they are known."""
     return [*_cost_lines(spending), *_energy_lines(spending)]
 
 
-def spending_tiles(spending: Spending | None) -> list[Tile]:
+def tiles(spending: Spending | None) -> list[Tile]:
     """Return the tile of the cost, if there is a price."""
     if spending is None or spending.price is None:
         return []
@@ -76,7 +65,7 @@ def spending_tiles(spending: Spending | None) -> list[Tile]:
     return [Tile("cost per million predictions", figure, NO_COST if cost is None else f"at {spending.price}")]
 
 
-def spending_cells(spending: Spending | None) -> dict[str, Any]:  # values of several types
+def csv_cells(spending: Spending | None) -> dict[str, Any]:  # values of several types
     """Return the cells of a CSV row, by heading. Unknown figures are None."""
     return {
         "cost_per_million_predictions": spending.per_million_predictions if spending else None,
@@ -84,7 +73,7 @@ def spending_cells(spending: Spending | None) -> dict[str, Any]:  # values of se
     }
 
 
-def unmeasured_lines(spendings: Sequence[Spending]) -> list[str]:
+def _unmeasured_lines(spendings: Sequence[Spending]) -> list[str]:
     reasons = dict.fromkeys(one.energy.reason for one in spendings if isinstance(one.energy, Unmeasured))
     return [f"Energy: not measured: {reason}" for reason in reasons]
 
@@ -114,43 +103,41 @@ def _energy_lines(spending: Spending) -> list[str]:
     return [f"Energy: {each}, at {three_digits(energy.total_watts)} W ({parts}; {whole})"]
 
 
-def _columns(spendings: Sequence[Spending]) -> list[_Column]:
+def _columns(spendings: Sequence[Spending]) -> _Columns:
+    """Return the columns with a figure of at least one load."""
     price = next((one.price for one in spendings if one.price is not None), None)
-    found = [_Column("predictions/s", lambda one: three_digits(one.predictions_per_s))]
+    found: _Columns = {"predictions/s": lambda one: three_digits(one.predictions_per_s)}
     if price is not None:
         currency = price.currency
         if len({one.price for one in spendings}) > 1:
-            found.append(_Column(f"{currency}/h", lambda one: f"{one.price.per_hour:.10g}" if one.price else ""))
-        found.append(_Column(f"{currency} per million", lambda one: _amount(one.per_million_predictions)))
+            found[f"{currency}/h"] = lambda one: f"{one.price.per_hour:.10g}" if one.price else ""
+        found[f"{currency} per million"] = lambda one: _amount(one.per_million_predictions)
         if any(one.rows != 1 for one in spendings):
-            found.append(_Column(f"{currency} per million requests", lambda one: _amount(one.per_million_requests)))
-        found.append(_Column(f"predictions/s per {currency}/h", lambda one: _amount(one.work_per_price)))
+            found[f"{currency} per million requests"] = lambda one: _amount(one.per_million_requests)
+        found[f"predictions/s per {currency}/h"] = lambda one: _amount(one.work_per_price)
     kinds = dict.fromkeys(kind for one in spendings if isinstance(one.energy, Energy) for kind in one.energy.joules)
-    found += [_watts_column(kind) for kind in kinds]
+    found |= {f"{kind} W": _watts(kind) for kind in kinds}
     if kinds:
-        found.append(_Column("J per prediction", lambda one: _amount(one.joules_per_prediction)))
-    return found if len(found) > 1 else []
+        found["J per prediction"] = lambda one: _amount(one.joules_per_prediction)
+    return found if len(found) > 1 else {}
 
 
-def _watts_column(kind: str) -> _Column:
+def _watts(kind: str) -> Callable[[Spending], str]:
     def cell(spending: Spending) -> str:
         energy = spending.energy
         return three_digits(energy.watts[kind]) if isinstance(energy, Energy) and kind in energy.joules else ""
 
-    return _Column(f"{kind} W", cell)
+    return cell
 
 
 def _title(rows: Spendings) -> str:
+    """Return the title, with the price if it is the same for all loads."""
     prices = {spending.price for _, spending in rows}
     return f"{TITLE} at {next(iter(prices))}" if len(prices) == 1 and None not in prices else TITLE
 
 
-def _headings(kind: str, columns: Sequence[_Column]) -> list[str]:
-    return [kind, *(column.heading for column in columns)]
-
-
-def _rows(rows: Spendings, columns: Sequence[_Column]) -> list[Row]:
-    return [Row(name, [column.cell(spending) or "-" for column in columns]) for name, spending in rows]
+def _rows(rows: Spendings, columns: _Columns) -> list[Row]:
+    return [Row(name, [cell(spending) or "-" for cell in columns.values()]) for name, spending in rows]
 
 
 def _amount(value: float | None) -> str:
