@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import click
 
@@ -39,9 +39,11 @@ from tpuserve_loadtests.requests.protocols import Protocol, is_oip, shown_addres
 from tpuserve_loadtests.requests.recording import BadRecording, Recording, read_golden_version, recorded_requests
 from tpuserve_loadtests.requests.wires import predict_exchange
 from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, encode_lines
-from tpuserve_loadtests.traffic.engine import Engine, ctrl_c
 from tpuserve_loadtests.traffic.target import Runs, Target
-from tpuserve_loadtests.traffic.workers import CannotListen, Crew, Workers, WorkersFailed
+
+if TYPE_CHECKING:
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.workers import Workers
 
 PROBE_TIMEOUT_S: Final = 10.0
 # Requests by the role that they need.
@@ -188,6 +190,10 @@ def generating(target: Target, generators: GeneratorOptions) -> Iterator[Runs]:
     The first Ctrl-C ends the current load and keeps its measurements. The second ends the wait for its last responses.
     Further ones have no effect, so that the report is complete.
     """
+    # Locust patches the process that imports it, as these modules do.
+    from tpuserve_loadtests.traffic.engine import ctrl_c
+    from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
+
     generators.check()
     try:
         runs = _started(target, generators)
@@ -200,7 +206,10 @@ def generating(target: Target, generators: GeneratorOptions) -> Iterator[Runs]:
         sys.exit(EXIT_GENERATOR)
 
 
-def _started(target: Target, generators: GeneratorOptions) -> Engine | Workers:
+def _started(target: Target, generators: GeneratorOptions) -> "Engine | Workers":
+    from tpuserve_loadtests.traffic.engine import Engine
+    from tpuserve_loadtests.traffic.workers import Crew, Workers
+
     if generators.processes == 1 and not generators.remote:
         return Engine(target)
     local = 0 if generators.remote and generators.processes == 1 else generators.processes
