@@ -40,8 +40,6 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class RateProfile:
-    """A sequence of consecutive segments."""
-
     segments: tuple[Segment, ...]
 
     @classmethod

@@ -53,8 +53,6 @@ OFFLINE_USERS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class RepetitionOptions:
-    """The figure that ends a repetition, and the limit of runs."""
-
     settling_figure: str | None = option(
         "--repeat-until-settled",
         type=click.Choice(["p50", "p90", "p99", "rate"]),
@@ -97,8 +95,6 @@ Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 9
 
 @dataclass(frozen=True, slots=True)
 class RunOptions(LoadOptions):
-    """Options of `run`."""
-
     users: int | None = option(
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {RUN_USERS}]"
     )
@@ -170,8 +166,6 @@ Exit codes: the highest of all runs, as in `run`.
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions(LoadOptions):
-    """Options of `sweep`."""
-
     users: str | None = option(
         "--users", metavar="N,N,...", help=f"Closed loads: numbers of users.  [default: {SWEEP_USERS}]"
     )
@@ -199,8 +193,6 @@ sweep = command(
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """The rates to search between, and the precision."""
-
     start: float | None = option(
         "--from", type=click.FloatRange(0.1), help="First rate to try.  [default: half of a single user's rate]"
     )
@@ -227,8 +219,6 @@ Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage e
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(LoadOptions):
-    """Options of `search`."""
-
     objectives: tuple[str, ...] = option(
         "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
     )
@@ -269,8 +259,6 @@ of B failed.
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """Options of `compare`."""
-
     model: str = argument()
     a: str = argument()
     b: str = argument()
@@ -325,8 +313,6 @@ Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions(LoadOptions):
-    """Options of `soak`."""
-
     load: UsersOrRateOptions = group(UsersOrRateOptions)
     time: TimeOptions = group(TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
     segments: int = option(
@@ -377,8 +363,6 @@ Exit codes: 0 VALID (with --quick, except for the duration), 1 interrupted, or a
 
 @dataclass(frozen=True, slots=True)
 class MlperfOptions:
-    """Options of `mlperf`."""
-
     model: str = argument()
     scenario: str = option(
         "--scenario",

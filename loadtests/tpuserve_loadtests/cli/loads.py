@@ -43,8 +43,6 @@ OF_WAYS: Final = ("think_time",)
 
 @dataclass(frozen=True, slots=True)
 class LoadTerms:
-    """Settings that all loads of a command share."""
-
     seconds: float
     warm_up_s: float
     process: Process

@@ -63,8 +63,6 @@ class AccessOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The addresses of the server, and the access to it."""
-
     grpc_address: str | None = option(
         "--grpc",
         metavar="HOST:PORT",
@@ -93,8 +91,6 @@ class MeasuredServerOptions(ServerOptions):
 
 @dataclass(frozen=True, slots=True)
 class VersionOptions:
-    """The version that receives requests."""
-
     version: int | None = option(
         "--version", type=click.IntRange(0), help="Version of the model.  [default: the latest]"
     )
@@ -103,8 +99,6 @@ class VersionOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """A model, or a scenario with several models."""
-
     model: str | None = argument(required=False)
     scenario: Path | None = option(
         "--scenario", type=FILE, help="YAML file with weighted models and their load, instead of MODEL."
@@ -113,8 +107,6 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The requests to send."""
-
     rows: str | None = option(
         "--rows", metavar="ROWS", help="Rows per request: 8, 1:0.7,8:0.3, 1..16, poisson(4).  [default: 1]"
     )
@@ -142,8 +134,6 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """The processes of the load generator, and its limits."""
-
     processes: int = option(
         "--processes", type=click.IntRange(1), default=1, help="Number of load generator processes."
     )
@@ -182,8 +172,6 @@ class GeneratorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOptions:
-    """The arrival process of an open load."""
-
     process: "Process" = option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "bursts"]),
@@ -212,8 +200,6 @@ def _think_time(context: click.Context, parameter: click.Parameter, value: str |
 
 @dataclass(frozen=True, slots=True)
 class UsersOrRateOptions:
-    """A closed load, or an open one."""
-
     users: int | None = option(
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_COMPARED_USERS}]"
     )
@@ -367,16 +353,12 @@ class Golden(click.ParamType[str | Path]):
 
 @dataclass(frozen=True, slots=True)
 class ToleranceOptions:
-    """The allowed difference between a response and the expected response."""
-
     atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Absolute tolerance of outputs.  {_DEFAULT}")
     rtol: float | None = option("--rtol", type=click.FloatRange(0), help=f"Relative tolerance of outputs.  {_DEFAULT}")
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenOptions:
-    """The source of golden answers, and the share of responses to check."""
-
     golden: str | Path | None = option(
         "--golden",
         type=Golden(),

@@ -47,8 +47,6 @@ _OF_ONE_MODEL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ModelTraffic:
-    """One model's part of the traffic: its requests, protocols and lines, and its weight."""
-
     name: str
     spec: ModelSpec
     requests: Requests

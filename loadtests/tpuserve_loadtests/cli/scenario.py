@@ -83,8 +83,6 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Several models and their common load."""
-
     title: str
     parts: tuple[Part, ...]
     settings: Settings

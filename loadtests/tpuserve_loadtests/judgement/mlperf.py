@@ -28,8 +28,6 @@ _ROUNDING_S: Final = 1e-6
 
 
 class Scenario(StrEnum):
-    """LoadGen's scenarios, with its names."""
-
     SINGLE_STREAM = "SingleStream"
     MULTI_STREAM = "MultiStream"
     SERVER = "Server"

@@ -26,8 +26,6 @@ from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_n
 
 
 class Answer(StrEnum):
-    """The result for an objective: kept, missed or unclear."""
-
     KEPT = "kept"
     MISSED = "missed"
     UNCLEAR = "unclear"
@@ -74,16 +72,12 @@ _CORRECTIONS: Final = 4
 
 
 class Outcome(StrEnum):
-    """The result of a trial: the rate was shown to hold, or not."""
-
     HOLDS = "holds"
     FAILS = "fails"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A trial of one rate, with the reason for its result."""
-
     rate_per_s: float
     outcome: Outcome
     reason: str

@@ -24,8 +24,6 @@ _HOUR_S: Final = 3600.0
 
 
 class Course(StrEnum):
-    """The course of a figure over the soak."""
-
     STEADY = "steady"
     DRIFTING = "drifting"
     SETTLED = "settled"  # worse at first, then stable

@@ -108,8 +108,6 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The result of one --fail-if gate."""
-
     gate: Threshold
     figure: float | None
     failed: bool

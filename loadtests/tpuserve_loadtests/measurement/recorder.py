@@ -129,8 +129,6 @@ OTHER_ERRORS: Final = "other errors"
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """The number of requests of a line that failed with a message."""
-
     line: str
     message: str
     count: int

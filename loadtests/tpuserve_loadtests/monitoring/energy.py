@@ -105,8 +105,6 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class Unmeasured:
-    """The reason why the energy of a server on this machine is unknown."""
-
     reason: str
 
 
@@ -170,8 +168,6 @@ _INTERVAL_S: Final = 10.0
 
 @dataclass(slots=True)
 class Metered:
-    """The energy of a load, complete after its end."""
-
     energy: EnergyFound = None
 
 

@@ -58,8 +58,6 @@ class ProcessUse:
 
 
 class ProcessTree:
-    """Processes with their child processes, also those that start later."""
-
     def __init__(self, pids: Sequence[int]) -> None:
         """Find the processes. Raises NoProcess."""
         self.pids = tuple(dict.fromkeys(pids))

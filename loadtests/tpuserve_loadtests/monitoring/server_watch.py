@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -233,9 +232,7 @@ class ServerWatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._scraper is not None:
             self._scraper.close()
 

@@ -87,8 +87,6 @@ def _show_numbers(chart: Chart) -> Markup:
 
 
 class _Frame:
-    """Two axes and the chart's content, in the drawing's units."""
-
     def __init__(self, x: Axis, y: Axis) -> None:
         self._x_axis = x
         self._y_axis = y

@@ -74,8 +74,6 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The chart's numbers as a table."""
-
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -152,16 +150,12 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice that readers need before any figure."""
-
     words: str
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A figure in large type."""
-
     name: str
     figure: str
     note: str = ""
@@ -220,8 +214,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Parts of a whole as bars, with facts as a list below them."""
-
     title: str
     shares: Sequence[Share]
     facts: Sequence[str]
@@ -229,8 +221,6 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Lines outside of the verdict. Renderers omit a remark without lines."""
-
     lines: Sequence[str]
     title: str = ""
 
@@ -325,8 +315,6 @@ _UNITS: Final = (("s", 1.0, 0.0), ("min", 60.0, 300.0), ("h", 3600.0, 4 * 3600.0
 
 
 class TimeAxis:
-    """An axis from 0 to a number of seconds."""
-
     def __init__(self, seconds: float) -> None:
         self._unit, self._size, _ = [unit for unit in _UNITS if seconds >= unit[2]][-1]
         self.axis = Axis(f"time, {self._unit}", Linear(0.0, seconds / self._size))

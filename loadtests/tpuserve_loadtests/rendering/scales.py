@@ -64,8 +64,6 @@ class Scale(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A linear scale from `low` to `high`."""
-
     low: float
     high: float
 

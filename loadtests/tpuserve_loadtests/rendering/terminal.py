@@ -1,7 +1,6 @@
 """A report on a terminal, or in a file to which a user redirects the output."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
@@ -113,9 +112,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

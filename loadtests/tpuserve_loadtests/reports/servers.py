@@ -124,8 +124,6 @@ def _moment_charts(
 
 @dataclass(frozen=True, slots=True)
 class _Picture(Generic[_OneMoment]):
-    """A chart of the server's figures by name, with their text format."""
-
     title: str
     unit: str
     figures: Mapping[str, Callable[[_OneMoment], float | None]]

@@ -1,7 +1,6 @@
 """Requests of a rollout to a server over gRPC: versions, labels, and reloads of the configuration."""
 
 from contextlib import closing
-from types import TracebackType
 from typing import Final, Self
 
 from google.protobuf.message import DecodeError, Message
@@ -53,9 +52,7 @@ class ModelService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._transport.close()
         self._client.close()
 

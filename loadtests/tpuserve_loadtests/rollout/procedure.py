@@ -20,8 +20,6 @@ LABELS_BACK: Final = "labels back"
 
 
 class StepState(StrEnum):
-    """The result of a step."""
-
     PLANNED = "planned"
     PASSED = "passed"
     FAILED = "failed"
@@ -41,8 +39,6 @@ class Step:
 
 
 class Outcome(StrEnum):
-    """The result of a rollout."""
-
     PLANNED = "planned"
     PROMOTED = "promoted"
     REFUSED = "refused"  # the labels did not change

@@ -41,8 +41,6 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A figure of A and of B, the ratio B / A, and its interval."""
-
     a: float
     b: float
     ratio: float

@@ -22,8 +22,6 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MedianInterval:
-    """The median of some values, and the ends of its confidence interval."""
-
     median: float
     low: float
     high: float

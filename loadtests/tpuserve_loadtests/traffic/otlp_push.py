@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import metadata
-from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -80,9 +79,7 @@ class OtlpPush:
         self._greenlet = gevent.spawn(self._keep_pushing)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         with suppress(gevent.Timeout), gevent.Timeout(_LAST_OF_FAILING_S if self._problem else _LAST_S):
             self._greenlet.join()

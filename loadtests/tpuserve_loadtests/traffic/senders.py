@@ -32,8 +32,6 @@ _HTTP_HEADERS: Final = {"content-type": "application/json", "accept-encoding": "
 
 
 class Sender(Protocol):
-    """Sender for the requests of a line."""
-
     line: Line
 
     def send(self, number: int) -> Reply:
@@ -45,15 +43,11 @@ class Sender(Protocol):
 
 
 class HttpError(Exception):
-    """Error for a response with a status other than 200."""
-
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"HTTP {status}: {_reason(body)}")
 
 
 class GrpcSender:
-    """Sender over gRPC. Every status except OK is an error."""
-
     def __init__(self, line: Line, channel: Channel) -> None:
         self.line = line
         self._call = channel.call
@@ -66,8 +60,6 @@ class GrpcSender:
 
 
 class HttpSender:
-    """Sender over HTTP. Every status except 200 is an error."""
-
     def __init__(self, line: Line, client: HTTPClient, base_path: str) -> None:
         """Set up the sender. `base_path` is the path of the address, for instance behind a gateway."""
         self.line = line

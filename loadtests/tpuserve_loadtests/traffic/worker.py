@@ -35,8 +35,6 @@ class CannotTakePart(RuntimeError):
 
 
 class Worker:
-    """A worker. `on_progress` receives progress messages for the user."""
-
     def __init__(self, host: str, port: int, on_progress: Callable[[str], None] = lambda words: None) -> None:
         self._name = uuid4().hex
         self._client = zmqrpc.Client(host, port, self._name)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import gevent
@@ -29,8 +28,6 @@ from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Wat
 
 
 class Shares:
-    """The workers' shares of a load. `workers` holds their names in the order of shares."""
-
     def __init__(self, load: Load, lines: Sequence[str], workers: Sequence[str]) -> None:
         self._load = load
         self._lines = lines
@@ -119,9 +116,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def run(self, load: Load, watch: Watch) -> Measured:
