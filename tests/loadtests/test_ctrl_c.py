@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gevent.event import Event
 
-from tpuserve_loadtests.traffic.engine import ctrl_c
+from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
 
 @pytest.fixture(autouse=True)

@@ -9,20 +9,9 @@ import click
 
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli.access import (
-    explicit_names,
-    find_access,
-    find_addresses,
-    refuse_ineffective,
-    refuse_ineffective_arrivals,
-    with_address,
-)
+from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import CompareOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
-from tpuserve_loadtests.cli.loads import LoadTerms, run_watched, thresholds_of_loads
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.options import AUTO, OFF, GeneratorOptions, MeasuredServerOptions
-from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
@@ -35,31 +24,33 @@ from tpuserve_loadtests.traffic.workers import WorkersFailed
 
 def compare(options: CompareOptions) -> None:
     """Run both sides in rounds, and publish their comparison."""
-    options = replace(options, server=with_address(options.server, options.server.protocol))
+    options = replace(options, server=access.with_address(options.server, options.server.protocol))
     server, names = options.server, (options.a, options.b)
-    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_ineffective(options, *names)
-    check_files(options.files)
-    refuse_distribution(options.files)
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    access.refuse_ineffective(options, *names)
+    files.check_files(options.files)
+    files.refuse_distribution(options.files)
     options.generator.check()
-    gates = thresholds_of_loads(options.gates, "--fail-if", "compare")
+    gates = loads.thresholds_of_loads(options.gates, "--fail-if", "compare")
     if options.generator.remote:
         raise click.UsageError("compare does not support --remote. Use --processes for more load.")
     sides = [_side(options.model, side, server) for side in names]
     if options.b_api_key_file is not None:
         sides[1] = sides[1].with_key(options.b_api_key_file)
-    requests = [Requests.of(options.requests, find_access(side.server.access)) for side in sides]
+    requests = [targets.Requests.of(options.requests, access.find_access(side.server.access)) for side in sides]
     metrics = _metrics(sides, options.metrics)
-    targets = [find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)]
-    terms = LoadTerms.of(options)
-    load = terms.users_or_rate(options.load, len(targets[0].addresses))
-    energy = find_energy([place for side in sides for place in side.addresses.values()], options.generator)
+    both = [
+        targets.find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)
+    ]
+    terms = loads.LoadTerms.of(options)
+    load = terms.users_or_rate(options.load, len(both[0].addresses))
+    energy = monitoring.find_energy([place for side in sides for place in side.addresses.values()], options.generator)
     with ExitStack() as stack:
         watches = [
-            stack.enter_context(watch_server(side.server, page, [side.spec], energy=energy))
+            stack.enter_context(monitoring.watch_server(side.server, page, [side.spec], energy=energy))
             for side, page in zip(sides, metrics, strict=True)
         ]
-        rounds, watched = interleaved(targets, watches, options.generator, load, options.rounds)
+        rounds, watched = interleaved(both, watches, options.generator, load, options.rounds)
     outcome = judge_comparison(
         names,
         rounds,
@@ -68,15 +59,15 @@ def compare(options: CompareOptions) -> None:
         fail_if_unclear=options.unclear == "fail",
         sides=watched,
         gates=gates,
-        rows=(targets[0].workload.rows, targets[1].workload.rows),
+        rows=(both[0].workload.rows, both[1].workload.rows),
         prices=options.prices,
     )
-    report = compare_report(options.model, outcome, describe_settings(*targets))
-    publish(report, options.files, as_json=options.as_json)
+    report = compare_report(options.model, outcome, files.describe_settings(*both))
+    files.publish(report, options.files, as_json=options.as_json)
 
 
 def interleaved(
-    targets: Sequence[Target],
+    both: Sequence[Target],
     watches: Sequence[ServerWatch],
     generator: GeneratorOptions,
     load: Load,
@@ -89,13 +80,13 @@ def interleaved(
     After Ctrl-C, return only the complete rounds. With `until_failure`, stop after a round with a failed request.
     """
     rounds: list[tuple[Watched, ...]] = []
-    with generating(targets[0], generator) as of_a, generating(targets[1], generator) as of_b:
+    with targets.generating(both[0], generator) as of_a, targets.generating(both[1], generator) as of_b:
         for number in range(planned):
             order = list(enumerate(zip((of_a, of_b), watches, strict=True)))
             found: dict[int, Watched] = {}
             for side, (runs, server) in order if number % 2 == 0 else reversed(order):
                 title = f"Round {number + 1} of {planned}, {'AB'[side]}, for"
-                found[side] = run_watched(runs, server, load, title=title)
+                found[side] = loads.run_watched(runs, server, load, title=title)
                 (measured,) = found[side].runs
                 if measured.lost:
                     raise WorkersFailed(f"The load generator lost its worker on {measured.lost[0]}.")
@@ -127,14 +118,14 @@ class _Side:
 def _side(model: str, side: str, server: MeasuredServerOptions) -> _Side:
     address, _, which = side.rpartition("@") if "@" in side else (side, "", "") if ":" in side else ("", "", side)
     version = int(which) if which.isdigit() else None
-    spec = find_spec(model, version, which if which and version is None else None)
+    spec = targets.find_spec(model, version, which if which and version is None else None)
     if not address:
-        return _Side(spec, find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
-    if not explicit_names().isdisjoint({"grpc_address", "rest_url"}):
+        return _Side(spec, access.find_addresses(server.protocol, server.grpc_address, server.rest_url), server)
+    if not access.explicit_names().isdisjoint({"grpc_address", "rest_url"}):
         raise click.UsageError(f"{side!r} contains an address. Omit --grpc and --rest.")
     is_rest = port_of(protocol_of(address)) == "rest"
     own = replace(server, grpc_address=None if is_rest else address, rest_url=address if is_rest else None)
-    return _Side(spec, find_addresses(None, own.grpc_address, own.rest_url), own)
+    return _Side(spec, access.find_addresses(None, own.grpc_address, own.rest_url), own)
 
 
 def _metrics(sides: Sequence[_Side], pages: tuple[str, ...]) -> tuple[str, ...]:

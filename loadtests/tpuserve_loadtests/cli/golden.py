@@ -11,9 +11,8 @@ import click
 
 from tpuserve_client.model import ModelSpec, Signature
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.cli.access import explicit_names, flag
+from tpuserve_loadtests.cli import access, targets
 from tpuserve_loadtests.cli.options import RECORD, GoldenOptions
-from tpuserve_loadtests.cli.target import PROBE_TIMEOUT_S
 from tpuserve_loadtests.golden.answers import CheckPlan, GoldenAnswers, is_inexact
 from tpuserve_loadtests.golden.tolerance import Precision, Tolerance, fetch_precision, read_precision
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
@@ -68,8 +67,8 @@ def golden_notes(target: Target, measured: Measured) -> tuple[str, ...]:
 
 
 def _refuse_checks(gates: tuple[Threshold, ...]) -> None:
-    explicit = explicit_names()
-    requiring = [flag(name) for name in _OF_CHECKS if name in explicit] + [
+    explicit = access.explicit_names()
+    requiring = [access.flag(name) for name in _OF_CHECKS if name in explicit] + [
         str(gate) for gate in gates if gate.is_of_checks
     ]
     if requiring:
@@ -91,7 +90,7 @@ def _recorded(target: Target) -> Target:
 
 def _signature(target: Target, name: str) -> Signature:
     line = next(line for line in target.workload.lines if line.name == name)
-    with target.access.client(target.addresses[line.protocol], PROBE_TIMEOUT_S) as client:
+    with target.access.client(target.addresses[line.protocol], targets.PROBE_TIMEOUT_S) as client:
         metadata = client.metadata(line.spec.name, version=line.spec.version, label=line.spec.label)
         return metadata.signature(line.signature_name)
 
@@ -114,4 +113,4 @@ def find_tolerances(target: Target, golden: Mapping[str, Path | None]) -> dict[s
 
 def _fetch_precision(target: Target, protocol: Protocol, spec: ModelSpec) -> Precision | None:
     with closing(target.access.transport(target.addresses[protocol])) as transport:
-        return fetch_precision(lambda exchange: transport.send(exchange, PROBE_TIMEOUT_S), protocol, spec)
+        return fetch_precision(lambda exchange: transport.send(exchange, targets.PROBE_TIMEOUT_S), protocol, spec)

@@ -7,14 +7,9 @@ import click
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli import commands
-from tpuserve_loadtests.cli.access import find_access, find_addresses, refuse_ineffective, with_address
+from tpuserve_loadtests.cli import access, commands, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import HIGHEST, OFFLINE_USERS, PRECISION, MlperfOptions, RangeOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish
-from tpuserve_loadtests.cli.loads import LoadTerms, run_watched
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.search_command import search_rate
-from tpuserve_loadtests.cli.target import Requests, find_spec, find_target, generating
 from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Result, Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.run import judge_generator
 from tpuserve_loadtests.judgement.search import Searched
@@ -35,25 +30,27 @@ _LESS: Final = 0.97
 
 def mlperf(options: MlperfOptions) -> None:
     scenario = Scenario("".join(part.title() for part in options.scenario.split("-")))
-    options = replace(options, server=with_address(options.server, options.server.protocol))
+    options = replace(options, server=access.with_address(options.server, options.server.protocol))
     server = options.server
-    refuse_ineffective(options, options.metrics)
+    access.refuse_ineffective(options, options.metrics)
     options = _checked(options)
-    check_files(options.files)
-    addresses = find_addresses(options.protocol, server.grpc_address, server.rest_url)
-    spec = find_spec(options.model, options.version.version, options.version.label)
-    target = find_target(spec, addresses, Requests.of(options.requests, find_access(server.access)))
-    energy = find_energy(addresses.values(), options.generator)
+    files.check_files(options.files)
+    addresses = access.find_addresses(options.protocol, server.grpc_address, server.rest_url)
+    spec = targets.find_spec(options.model, options.version.version, options.version.label)
+    target = targets.find_target(
+        spec, addresses, targets.Requests.of(options.requests, access.find_access(server.access))
+    )
+    energy = monitoring.find_energy(addresses.values(), options.generator)
     with (
-        generating(target, options.generator) as runs,
-        watch_server(server, options.metrics, [spec], energy=energy) as watch,
+        targets.generating(target, options.generator) as runs,
+        monitoring.watch_server(server, options.metrics, [spec], energy=energy) as watch,
     ):
         searched = _search(runs, watch, options) if options.is_searched else None
         rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
         watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)
     outcome = MlperfOutcome(result, watched, options.quick, searched, target.workload.rows, options.price)
-    report = mlperf_report(str(spec), outcome, _objectives(options), describe_settings(target))
-    publish(report, options.files, as_json=options.as_json)
+    report = mlperf_report(str(spec), outcome, _objectives(options), files.describe_settings(target))
+    files.publish(report, options.files, as_json=options.as_json)
 
 
 def _measure(
@@ -68,7 +65,7 @@ def _measure(
         load = replace(_load(options, rate), limits_us=limits_us(gates))
         # The last run gives the result and takes its full time.
         hopeless = Hopeless(gates, load).why if left else None
-        watched = run_watched(runs, server, load, hopeless, f"{scenario} for")
+        watched = loads.run_watched(runs, server, load, hopeless, f"{scenario} for")
         (measured,) = watched.runs
         generator = judge_generator(measured)
         limits = generator.limits if generator.fails(strict=options.generator.strict) else ()
@@ -97,10 +94,10 @@ def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched
 def _found_rate(searched: Searched, target: Target, model: str, options: MlperfOptions) -> float:
     found = searched.found
     if found is None or found.best is None:
-        report = mlperf_search_report(model, searched, _objectives(options), describe_settings(target))
+        report = mlperf_search_report(model, searched, _objectives(options), files.describe_settings(target))
         if options.as_json:
             click.echo(report.statement, err=True)
-        publish(report, options.files, as_json=options.as_json, stderr=True)
+        files.publish(report, options.files, as_json=options.as_json, stderr=True)
     return found.best.rate_per_s
 
 
@@ -111,8 +108,8 @@ def _objectives(options: MlperfOptions) -> tuple[Threshold, ...]:
     return (Threshold.parse(f"p99<={target_ms}ms"),)
 
 
-def _terms(options: MlperfOptions, seconds: float) -> LoadTerms:
-    return LoadTerms(seconds, options.warm_up, "poisson", 2, options.generator.seed)
+def _terms(options: MlperfOptions, seconds: float) -> loads.LoadTerms:
+    return loads.LoadTerms(seconds, options.warm_up, "poisson", 2, options.generator.seed)
 
 
 def _load(options: MlperfOptions, rate: float | None) -> Load:

@@ -9,23 +9,14 @@ import click
 
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.cli.access import explicit_names, find_access, find_addresses, flag, with_address
+from tpuserve_loadtests.cli import access, loads, targets
 from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.golden import find_tolerances
-from tpuserve_loadtests.cli.loads import OF_WAYS, WAYS
 from tpuserve_loadtests.cli.options import (
     MeasuredServerOptions,
     TrafficOptions,
 )
 from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, Settings, read_scenario
-from tpuserve_loadtests.cli.target import (
-    Requests,
-    check_predictions,
-    find_lines,
-    find_spec,
-    find_target,
-    read_recording,
-)
 from tpuserve_loadtests.requests.protocols import TITLES, Port, of_port
 from tpuserve_loadtests.requests.protocols import Protocol as Wire
 from tpuserve_loadtests.requests.recording import BadRecording, Timeline, merged_timeline
@@ -49,7 +40,7 @@ _OF_ONE_MODEL: Final = (
 class ModelTraffic:
     name: str
     spec: ModelSpec
-    requests: Requests
+    requests: targets.Requests
     protocols: tuple[Wire, ...]
     weight: float
     lines: tuple[str, ...]
@@ -65,7 +56,7 @@ class RequestedTraffic:
 
     title: str
     addresses: dict[Wire, str]
-    requests: Requests
+    requests: targets.Requests
     spec: ModelSpec | None
     parts: tuple[ModelTraffic, ...] = ()
     explicit: frozenset[str] = frozenset()
@@ -108,17 +99,17 @@ class RequestedTraffic:
         for part in self._all_parts:
             _print_notes(part)
         if self.spec is not None and timeline is None:
-            return self._with_tolerances(find_target(self.spec, self.addresses, self.requests))
+            return self._with_tolerances(targets.find_target(self.spec, self.addresses, self.requests))
         lines: list[Line] = []
         shares: list[float] = []
         for part in self._all_parts:
             addresses = {protocol: self.addresses[protocol] for protocol in part.protocols}
             max_bytes = MAX_REQUESTS_BYTES // len(self._all_parts)
-            lines += find_lines(
+            lines += targets.find_lines(
                 part.spec, addresses, part.requests, part.lines, max_bytes, replayed=timeline is not None
             )
             shares += [part.weight / len(part.lines)] * len(part.lines)
-        check_predictions(lines, self.addresses, self.requests.access)
+        targets.check_predictions(lines, self.addresses, self.requests.access)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
         return self._with_tolerances(
             Target(workload, self.addresses, self.requests.timeout_s, access=self.requests.access)
@@ -144,15 +135,15 @@ def find_traffic(
     Raises usage errors. Sends no request to the server.
     """
     models = options.models
-    explicit = explicit_names() if explicit is None else explicit
+    explicit = access.explicit_names() if explicit is None else explicit
     if models.scenario is None:
         if models.model is None:
             raise click.UsageError("Missing MODEL. Set the model's name, or --scenario.")
         options = _with_address(options)
         server = options.server
-        addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
-        spec = find_spec(models.model, options.version.version, options.version.label)
-        requests = Requests.of(options.requests, find_access(server.access), golden)
+        addresses = access.find_addresses(server.protocol, server.grpc_address, server.rest_url)
+        spec = targets.find_spec(models.model, options.version.version, options.version.label)
+        requests = targets.Requests.of(options.requests, access.find_access(server.access), golden)
         return RequestedTraffic(str(spec), addresses, requests, spec, explicit=frozenset(explicit)), options
     if models.model is not None:
         raise click.UsageError(f"--scenario names the models. Omit {models.model!r}.")
@@ -163,7 +154,7 @@ def find_traffic(
         )
     for name in _OF_ONE_MODEL:
         if getattr(options.version if name in ("version", "label") else options.requests, name):
-            raise click.UsageError(f"A scenario sets this value for each model. Omit {flag(name)}.")
+            raise click.UsageError(f"A scenario sets this value for each model. Omit {access.flag(name)}.")
     options = _merged(options, scenario.settings, explicit, own_load)
     options = _with_address(options)
     traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout)
@@ -171,7 +162,7 @@ def find_traffic(
 
 
 def _with_address(options: _Options) -> _Options:
-    return replace(options, server=with_address(options.server, options.server.protocol))
+    return replace(options, server=access.with_address(options.server, options.server.protocol))
 
 
 def _read(path: Path) -> Scenario:
@@ -183,7 +174,10 @@ def _read(path: Path) -> Scenario:
 
 def _merged(options: _Options, settings: Settings, explicit: Collection[str], own_load: bool) -> _Options:
     # A load option on the command line replaces every load setting of the file.
-    hidden = {*explicit, *((*WAYS, *OF_WAYS) if own_load or not set(WAYS).isdisjoint(explicit) else ())}
+    hidden = {
+        *explicit,
+        *((*loads.WAYS, *loads.OF_WAYS) if own_load or not set(loads.WAYS).isdisjoint(explicit) else ()),
+    }
     return with_values(
         options, {name: value for name, value in settings.explicit_values().items() if name not in hidden}
     )
@@ -192,9 +186,9 @@ def _merged(options: _Options, settings: Settings, explicit: Collection[str], ow
 def _scenario_traffic(
     scenario: Scenario, path: Path, server: MeasuredServerOptions, timeout_s: float
 ) -> RequestedTraffic:
-    addresses = find_addresses(server.protocol, server.grpc_address, server.rest_url)
-    access = find_access(server.access)
-    parts = tuple(_model_traffic(part, addresses, timeout_s, access) for part in scenario.parts)
+    addresses = access.find_addresses(server.protocol, server.grpc_address, server.rest_url)
+    credentials = access.find_access(server.access)
+    parts = tuple(_model_traffic(part, addresses, timeout_s, credentials) for part in scenario.parts)
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -207,16 +201,16 @@ def _scenario_traffic(
     return RequestedTraffic(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, access: Access) -> ModelTraffic:
-    spec = find_spec(part.model, part.version, part.label)
-    recording = read_recording(part.recorded) if part.recorded else None
-    requests = Requests(
+def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, credentials: Access) -> ModelTraffic:
+    spec = targets.find_spec(part.model, part.version, part.label)
+    recording = targets.read_recording(part.recorded) if part.recorded else None
+    requests = targets.Requests(
         part.rows,
         part.lengths,
         part.input,
         part.signature,
         timeout_s,
-        access,
+        credentials,
         part.golden,
         recording,
         part.recorded_model,

@@ -24,32 +24,11 @@ from tpuserve_client.errors import (
 )
 from tpuserve_client.model import ModelSpec
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.cli import commands
-from tpuserve_loadtests.cli.access import (
-    find_access,
-    find_addresses,
-    find_control_access,
-    refuse_ineffective,
-    refuse_ineffective_arrivals,
-    with_address,
-)
+from tpuserve_loadtests.cli import access, commands, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.compare_command import interleaved
-from tpuserve_loadtests.cli.files import check_files, describe_command, forms, show, try_to_write
-from tpuserve_loadtests.cli.loads import LoadTerms, refuse_both, thresholds
-from tpuserve_loadtests.cli.monitoring import watch_server
 from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
-from tpuserve_loadtests.cli.target import (
-    PROBE_TIMEOUT_S,
-    Requests,
-    check_prediction,
-    end_unreachable,
-    find_spec,
-    find_target,
-    generating,
-    refusal,
-)
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, failure_cells, judge_comparison
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE
@@ -67,7 +46,7 @@ from tpuserve_loadtests.rollout.model_service import ModelService
 from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
 from tpuserve_loadtests.rollout.parity import Requests as Encoded
 from tpuserve_loadtests.rollout.procedure import Findings, Gate, Judged, Rollout, RolloutOutcome, Step
-from tpuserve_loadtests.traffic.engine import ctrl_c
+from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 from tpuserve_loadtests.traffic.target import Target
 
 _STYLES: Final = {"failed": "red", "passed": "green", "done": "green"}
@@ -78,8 +57,8 @@ _APPLIED: Final = {"reload": "sent to the server", "poll": "polled by the server
 
 def rollout(options: RolloutOptions) -> None:
     options, address = _with_addresses(options)
-    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_ineffective(options, options.metrics)
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    access.refuse_ineffective(options, options.metrics)
     _check(options)
     model, new = options.model, options.new
     console = Console(stderr=options.as_json)
@@ -130,10 +109,10 @@ def _publish(outcome: RolloutOutcome, planned: list[str], options: RolloutOption
     A failed write does not change the exit code, which describes the labels.
     """
     report = rollout_report(outcome, planned, _settings(options))
-    show(report, as_json=options.as_json)
-    for path, content in forms(report, options.files):
+    files.show(report, as_json=options.as_json)
+    for path, content in files.forms(report, options.files):
         if path is not None:
-            try_to_write(path, content())
+            files.try_to_write(path, content())
 
 
 def _settings(options: RolloutOptions) -> dict[str, str]:
@@ -144,7 +123,7 @@ def _settings(options: RolloutOptions) -> dict[str, str]:
         "Comparison": f"{options.rounds} rounds of {seconds(options.time.duration)} each; {_effect(options)}",
         "Soak": f"{seconds(options.soak)}; {_effect(options)}" if options.soak else "none",
         "Soak gates": ", ".join(options.gates),
-        **describe_command("tpuserve", "rollout"),
+        **files.describe_command("tpuserve", "rollout"),
     }
 
 
@@ -157,8 +136,8 @@ def _with_addresses(options: RolloutOptions) -> tuple[RolloutOptions, str]:
 
     --rest serves only to measure the server's memory. TPUSERVE_ADDRESS still names the server whose labels move.
     """
-    named = with_address(replace(options.server, rest_url=None), "grpc").grpc_address
-    ((protocol, address),) = find_addresses("grpc", named, None).items()
+    named = access.with_address(replace(options.server, rest_url=None), "grpc").grpc_address
+    ((protocol, address),) = access.find_addresses("grpc", named, None).items()
     if is_oip(protocol):
         raise click.UsageError(
             f"{address} selects the Open Inference Protocol, which has no labels to move. Set --grpc HOST:PORT."
@@ -174,21 +153,21 @@ def _check(options: RolloutOptions) -> None:
     options.generator.check()
     if options.generator.remote:
         raise click.UsageError("rollout does not support --remote. Use --processes for more load.")
-    refuse_both(options.load.users, options.load.rate)
+    loads.refuse_both(options.load.users, options.load.rate)
     if 0 < options.soak < commands.LEAST_SOAK_S:
         raise click.BadParameter(
             f"A soak needs at least {commands.LEAST_SOAK_S:g} s to show a trend.", param_hint="--soak"
         )
-    thresholds(options.gates, "--fail-if")
-    check_files(options.files)
+    loads.thresholds(options.gates, "--fail-if")
+    files.check_files(options.files)
 
 
 def _service(address: str, options: RolloutOptions) -> ModelService:
     """Return the client of the server. Raises a usage error for keys that would cross the network in plaintext."""
-    access = find_access(options.server.access)
-    control = find_control_access(options.server.access, options.control_api_key_file)
+    credentials = access.find_access(options.server.access)
+    control = access.find_control_access(options.server.access, options.control_api_key_file)
     try:
-        return ModelService(address, access, PROBE_TIMEOUT_S, options.patience, control)
+        return ModelService(address, credentials, targets.PROBE_TIMEOUT_S, options.patience, control)
     except InvalidArgument as error:
         raise click.UsageError(error.message) from None
 
@@ -199,9 +178,9 @@ def _check_credentials(service: ModelService, address: str, live: int, options: 
         if options.apply == "reload":
             service.check_control()
     except (PermissionDenied, Unauthenticated) as error:
-        raise click.UsageError(refusal(address, error, "control")) from None
-    access = find_access(options.server.access)
-    check_prediction(find_spec(options.model, live, None), protocol_of(address), address, access)
+        raise click.UsageError(targets.refusal(address, error, "control")) from None
+    credentials = access.find_access(options.server.access)
+    targets.check_prediction(targets.find_spec(options.model, live, None), protocol_of(address), address, credentials)
 
 
 def _labels(service: ModelService, address: str, options: RolloutOptions) -> tuple[Labels, int]:
@@ -218,9 +197,9 @@ def _labels(service: ModelService, address: str, options: RolloutOptions) -> tup
     except BadConfig as error:
         raise click.BadParameter(f"{file}: {error}", param_hint="--model_config_file") from None
     except (Unavailable, DeadlineExceeded) as error:
-        end_unreachable(address, find_access(options.server.access), error.message)
+        targets.end_unreachable(address, access.find_access(options.server.access), error.message)
     except TpuserveError as error:
-        raise click.UsageError(refusal(address, error, "read")) from None
+        raise click.UsageError(targets.refusal(address, error, "read")) from None
     if stable not in there:
         has = ", ".join(sorted(there)) or "none"
         raise click.UsageError(f"{file}: Model {model} has no label {stable} to move. Its labels: {has}.")
@@ -249,11 +228,11 @@ def _gates(
     options: RolloutOptions,
 ) -> tuple[list[Gate], Gate | None]:
     checks = Gates(
-        live=find_spec(options.model, live, None),
-        new=find_spec(options.model, options.new, None),
-        stable=find_spec(options.model, None, options.stable),
+        live=targets.find_spec(options.model, live, None),
+        new=targets.find_spec(options.model, options.new, None),
+        stable=targets.find_spec(options.model, None, options.stable),
         service=service,
-        thresholds=thresholds(options.gates, "--fail-if"),
+        thresholds=loads.thresholds(options.gates, "--fail-if"),
         options=options,
         interrupted=interrupted,
         findings=findings,
@@ -326,13 +305,13 @@ class Gates:
 
     def compare(self) -> Judged:
         """Compare interleaved runs of both versions."""
-        targets = [self._target(spec) for spec in (self.live, self.new)]
+        both = [self._target(spec) for spec in (self.live, self.new)]
         options = self.options
-        load = LoadTerms.of(options).users_or_rate(options.load, len(targets[0].addresses))
+        load = loads.LoadTerms.of(options).users_or_rate(options.load, len(both[0].addresses))
         with self._watch(self.live) as of_live, self._watch(self.new) as of_new:
             watches = (of_live, of_new)
             # A single failed request decides the gate, so further rounds cannot change the result.
-            rounds, sides = interleaved(targets, watches, options.generator, load, options.rounds, until_failure=True)
+            rounds, sides = interleaved(both, watches, options.generator, load, options.rounds, until_failure=True)
         names = (f"version {self.live.version}", f"version {self.new.version}")
         outcome = judge_comparison(
             names,
@@ -350,8 +329,8 @@ class Gates:
         options, planned = self.options, self.options.segments
         target = self._target(self.stable)
         segments = Segments()
-        with generating(target, options.generator) as runs, self._watch(self.stable) as server:
-            load = segment_load(replace(LoadTerms.of(options), seconds=options.soak), options.load, planned, 1)
+        with targets.generating(target, options.generator) as runs, self._watch(self.stable) as server:
+            load = segment_load(replace(loads.LoadTerms.of(options), seconds=options.soak), options.load, planned, 1)
             run_segments(runs, load, planned, self.thresholds, segments, server, lambda segment: None, options.patience)
         assert segments.total is not None  # at least the first one began
         run = judge_run(
@@ -367,12 +346,14 @@ class Gates:
         return Judged(outcome.exit_code, _soak_line(outcome))
 
     def _watch(self, spec: ModelSpec) -> ServerWatch:
-        return watch_server(self.options.server, self.options.metrics, [spec])
+        return monitoring.watch_server(self.options.server, self.options.metrics, [spec])
 
     def _target(self, spec: ModelSpec) -> Target:
         server = self.options.server
-        addresses = find_addresses("grpc", server.grpc_address, None)
-        return find_target(spec, addresses, Requests.of(self.options.requests, find_access(server.access)))
+        addresses = access.find_addresses("grpc", server.grpc_address, None)
+        return targets.find_target(
+            spec, addresses, targets.Requests.of(self.options.requests, access.find_access(server.access))
+        )
 
 
 def _comparison_line(outcome: ComparisonOutcome) -> str:

@@ -8,14 +8,9 @@ from pathlib import Path
 import click
 
 from tpuserve_loadtests.arrivals.load import BadTrace, Load, read_trace
-from tpuserve_loadtests.cli.access import explicit_names, flag, refuse_ineffective, refuse_ineffective_arrivals
+from tpuserve_loadtests.cli import access, files, golden, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import RUN_USERS, RepetitionOptions, RunOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
-from tpuserve_loadtests.cli.golden import golden_notes, golden_settings, with_golden
-from tpuserve_loadtests.cli.loads import LoadTerms, check_push, pushing, refuse_think_time, run_load, thresholds
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
-from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.judgement.repetition import Settling, describe_interval, interval_of, judge_repetition
 from tpuserve_loadtests.judgement.run import RunOutcome, judge_run
 from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
@@ -32,8 +27,8 @@ def _settling(options: RepetitionOptions) -> Settling | None:
     if options.settling_figure is not None:
         return Settling(options.settling_figure, options.settled_within)
     for name in ("settled_within", "most_runs"):
-        if name in explicit_names():
-            raise click.UsageError(f"{flag(name)} has no effect without --repeat-until-settled.")
+        if name in access.explicit_names():
+            raise click.UsageError(f"{access.flag(name)} has no effect without --repeat-until-settled.")
     return None
 
 
@@ -48,7 +43,7 @@ def repeated(
     for number in range(most):
         part = replace(load, seed=load.seed + number)
         with server.during(part) as seen:
-            measured = run_load(runs, part, title=f"Run {number + 1} of at most {most}, for")
+            measured = loads.run_load(runs, part, title=f"Run {number + 1} of at most {most}, for")
         if measured.stopped and done and not measured.lost:
             return
         yield measured, seen
@@ -65,24 +60,24 @@ def repeated(
 
 def run(options: RunOptions) -> None:
     traffic, options = find_traffic(options, options.golden.path)
-    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
-    refuse_ineffective(options, options.metrics)
-    gates = thresholds(options.gates, "--fail-if")
-    check_files(options.files)
-    check_push(options.push)
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
+    access.refuse_ineffective(options, options.metrics)
+    gates = loads.thresholds(options.gates, "--fail-if")
+    files.check_files(options.files)
+    loads.check_push(options.push)
     repetition = options.repetition
     settling = _settling(repetition)
     if settling is not None:
-        refuse_distribution(options.files)
+        files.refuse_distribution(options.files)
     # Without a load option, recorded requests keep their times, and other requests use RUN_USERS.
     timeline = None if options.ways else traffic.timeline(options.speed)
     load = _load(options, traffic) if timeline is None else _instants_load(timeline.instants, options)
     load = replace(load, limits_us=limits_us(gates))
-    target = with_golden(traffic.find_target(timeline), options.golden, gates)
-    settings = {**describe_settings(target), **golden_settings(target)}
+    target = golden.with_golden(traffic.find_target(timeline), options.golden, gates)
+    settings = {**files.describe_settings(target), **golden.golden_settings(target)}
 
     def judged(measured: Measured, seen: Seen) -> RunOutcome:
-        notes = (*golden_notes(target, measured), *(timeline.notes if timeline else ()))
+        notes = (*golden.golden_notes(target, measured), *(timeline.notes if timeline else ()))
         rows, strict = target.workload.rows, options.generator.strict
         return judge_run(
             measured,
@@ -95,15 +90,15 @@ def run(options: RunOptions) -> None:
             price=options.price,
         )
 
-    energy = find_energy(target.addresses.values(), options.generator)
+    energy = monitoring.find_energy(target.addresses.values(), options.generator)
     with (
-        generating(target, options.generator) as runs,
-        pushing(runs, options.push, traffic.title) as pushed,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
+        targets.generating(target, options.generator) as runs,
+        loads.pushing(runs, options.push, traffic.title) as pushed,
+        monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
         if settling is None:
             with server.during(load) as seen:
-                measured = run_load(pushed.runs, load, Hopeless(gates, load).why)
+                measured = loads.run_load(pushed.runs, load, Hopeless(gates, load).why)
             outcomes = [judged(measured, seen)]
         else:
             several = repeated(pushed.runs, server, load, settling, repetition.most_runs)
@@ -113,7 +108,7 @@ def run(options: RunOptions) -> None:
     else:
         outcome = judge_repetition(outcomes, gates, settling, repetition.most_runs, pushed.notes)
         report = repetition_report(outcome, settings)
-    publish(report, options.files, as_json=options.as_json)
+    files.publish(report, options.files, as_json=options.as_json)
 
 
 def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
@@ -121,12 +116,12 @@ def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
         raise click.UsageError("--users, --rate and --trace exclude each other. Set one of them.")
     if options.trace_file is not None:
         return _trace_load(options.trace_file, options)
-    terms = LoadTerms.of(options)
+    terms = loads.LoadTerms.of(options)
     if options.request_limit:
         seconds = terms.seconds if "duration" in traffic.explicit else math.inf
         terms = replace(terms, requests=options.request_limit, seconds=seconds)
     if options.rate is not None:
-        refuse_think_time(options.think_time)
+        loads.refuse_think_time(options.think_time)
         return terms.open(options.rate)
     return terms.closed(options.users or RUN_USERS, traffic.least_users, options.think_time)
 
@@ -140,6 +135,6 @@ def _trace_load(path: Path, options: RunOptions) -> Load:
 
 
 def _instants_load(instants: tuple[float, ...], options: RunOptions) -> Load:
-    refuse_think_time(options.think_time)
+    loads.refuse_think_time(options.think_time)
     warm_up_s = min(options.time.warm_up, instants[-1] / 2)
     return Load(instants[-1] - warm_up_s, warm_up_s, trace=instants, requests=options.request_limit or 0)

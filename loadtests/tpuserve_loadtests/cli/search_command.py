@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli.access import refuse_ineffective, refuse_ineffective_arrivals
+from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import RangeOptions, SearchOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
-from tpuserve_loadtests.cli.loads import LoadTerms, run_watched, thresholds
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.search import (
     Found,
@@ -38,25 +34,25 @@ if TYPE_CHECKING:
 
 def search(options: SearchOptions) -> None:
     traffic, options = find_traffic(options)
-    refuse_ineffective_arrivals(options.arrivals)
-    refuse_ineffective(options, options.metrics)
+    access.refuse_ineffective_arrivals(options.arrivals)
+    access.refuse_ineffective(options, options.metrics)
     objectives = _objectives(options.objectives)
     within = options.within
     if within.start and within.start > within.highest:
         raise click.BadParameter(f"{within.start:g} exceeds --to {within.highest:g}.", param_hint="--from")
-    check_files(options.files)
-    refuse_distribution(options.files)
+    files.check_files(options.files)
+    files.refuse_distribution(options.files)
     target = traffic.find_target()
-    terms = LoadTerms.of(options)
-    energy = find_energy(target.addresses.values(), options.generator)
+    terms = loads.LoadTerms.of(options)
+    energy = monitoring.find_energy(target.addresses.values(), options.generator)
     with (
-        generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
+        targets.generating(target, options.generator) as runs,
+        monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
         searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
     searched = replace(searched, rows=target.workload.rows, price=options.price)
-    report = search_report(traffic.title, searched, objectives, describe_settings(target))
-    publish(report, options.files, as_json=options.as_json)
+    report = search_report(traffic.title, searched, objectives, files.describe_settings(target))
+    files.publish(report, options.files, as_json=options.as_json)
 
 
 def _objectives(texts: tuple[str, ...]) -> tuple[Threshold, ...]:
@@ -64,7 +60,7 @@ def _objectives(texts: tuple[str, ...]) -> tuple[Threshold, ...]:
         raise click.UsageError(
             "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo in the scenario)."
         )
-    objectives = thresholds(texts, "--slo")
+    objectives = loads.thresholds(texts, "--slo")
     for objective in objectives:
         if not is_objective(objective):
             raise click.BadParameter(
@@ -80,7 +76,7 @@ _FIRST_S = 2.0
 def search_rate(
     runs: Runs,
     server: ServerWatch,
-    terms: LoadTerms,
+    terms: loads.LoadTerms,
     within: RangeOptions,
     objectives: tuple[Threshold, ...],
     *,
@@ -120,14 +116,14 @@ class _Tries:
 
     def run_alone(self, warm_up_s: float) -> Measured:
         load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
-        watched = run_watched(self._runs, self._server, load, title="Single user, for")
+        watched = loads.run_watched(self._runs, self._server, load, title="Single user, for")
         self.servers.alone = watched.condensed()
         return watched.runs[0]
 
     def run(self, load: Load, objectives: tuple[Threshold, ...]) -> Measured:
         gates = tuple(objective.opposite for objective in objectives)
         load = replace(load, limits_us=limits_us(gates))
-        self._last = run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
+        self._last = loads.run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
         return self._last.runs[0]
 
     def record(self, probe: Probe, measured: Measured) -> None:

@@ -13,16 +13,10 @@ from typing import TextIO
 import click
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli import commands
-from tpuserve_loadtests.cli.access import refuse_ineffective, refuse_ineffective_arrivals
+from tpuserve_loadtests.cli import access, commands, files, golden, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import SoakOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish
-from tpuserve_loadtests.cli.golden import golden_notes, golden_settings, with_golden
-from tpuserve_loadtests.cli.loads import LoadTerms, check_push, pushing, run_load, thresholds
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.options import UsersOrRateOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.soak import judge_soak
 from tpuserve_loadtests.judgement.threshold import Hopeless, Outage, Threshold, limits_us
@@ -35,23 +29,23 @@ from tpuserve_loadtests.traffic.target import Runs, Watch
 
 def soak(options: SoakOptions) -> None:
     traffic, options = find_traffic(options, options.golden.path)
-    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
-    refuse_ineffective(options, options.metrics)
-    check_files(options.files)
-    check_push(options.push)
-    gates = thresholds(options.gates, "--fail-if")
-    terms, planned = LoadTerms.of(options), options.segments
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    access.refuse_ineffective(options, options.metrics)
+    files.check_files(options.files)
+    loads.check_push(options.push)
+    gates = loads.thresholds(options.gates, "--fail-if")
+    terms, planned = loads.LoadTerms.of(options), options.segments
     load = segment_load(terms, options.load, planned, traffic.least_users)
-    target = with_golden(traffic.find_target(), options.golden, gates)
+    target = golden.with_golden(traffic.find_target(), options.golden, gates)
     segments = Segments()
     with ExitStack() as stack:
         log = _open_log(options.log, stack)
-        runs = stack.enter_context(generating(target, options.generator))
-        pushed = stack.enter_context(pushing(runs, options.push, traffic.title))
+        runs = stack.enter_context(targets.generating(target, options.generator))
+        pushed = stack.enter_context(loads.pushing(runs, options.push, traffic.title))
         # The soak watches the server's process, which is the same for all models.
         one = list(traffic.specs)[:1]
-        server = stack.enter_context(watch_server(options.server, options.metrics, one, options.server_pid))
-        metered = stack.enter_context(find_energy(target.addresses.values(), options.generator).during(load))
+        server = stack.enter_context(monitoring.watch_server(options.server, options.metrics, one, options.server_pid))
+        metered = stack.enter_context(monitoring.find_energy(target.addresses.values(), options.generator).during(load))
         on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
         run_segments(pushed.runs, load, planned, gates, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began
@@ -63,14 +57,14 @@ def soak(options: SoakOptions) -> None:
         strict=options.generator.strict,
         seen=Seen(energy=metered.energy),
         price=options.price,
-        extra_notes=(*golden_notes(target, segments.total), *pushed.notes),
+        extra_notes=(*golden.golden_notes(target, segments.total), *pushed.notes),
     )
     fail_if_unclear = options.unclear == "fail"
     outcome = judge_soak(
         run, segments, planned, options.least_effect, fail_if_unclear=fail_if_unclear, unwatched=server.why_not
     )
-    report = soak_report(outcome, {**describe_settings(target), **golden_settings(target)})
-    publish(report, options.files, as_json=options.as_json)
+    report = soak_report(outcome, {**files.describe_settings(target), **golden.golden_settings(target)})
+    files.publish(report, options.files, as_json=options.as_json)
 
 
 def run_segments(
@@ -96,7 +90,9 @@ def run_segments(
         part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
         title, so_far = f"Segment {number + 1} of {planned}, for", segments.total
         hopeless = soak.further(load.warm_up_s + so_far.span_s, so_far.recorder.counts()) if so_far else soak.why
-        measured = run_load(runs, part, _either(hopeless, Outage(patience_s).why), title, quiet=not sys.stderr.isatty())
+        measured = loads.run_load(
+            runs, part, _either(hopeless, Outage(patience_s).why), title, quiet=not sys.stderr.isatty()
+        )
         segment = segments.add(measured, server.memory_bytes())
         on_segment(segment)
         if measured.stopped or 0 < segment.requests == segment.failures:
@@ -107,7 +103,7 @@ def _either(first: Watch, second: Watch) -> Watch:
     return lambda elapsed_s, counts: first(elapsed_s, counts) or second(elapsed_s, counts)
 
 
-def segment_load(soak: LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> Load:
+def segment_load(soak: loads.LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> Load:
     """Return the load of one segment. Raise a usage error for a short soak, and for a rate that is not constant."""
     if soak.seconds < commands.LEAST_SOAK_S:
         raise click.BadParameter(

@@ -6,13 +6,9 @@ from dataclasses import replace
 import click
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli.access import refuse_ineffective, refuse_ineffective_arrivals
+from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import SWEEP_USERS, SweepOptions
-from tpuserve_loadtests.cli.files import check_files, describe_settings, publish, refuse_distribution
-from tpuserve_loadtests.cli.loads import LoadTerms, refuse_both, refuse_think_time, run_load, thresholds_of_loads
-from tpuserve_loadtests.cli.monitoring import find_energy, watch_server
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.cli.target import generating
 from tpuserve_loadtests.judgement.run import RunOutcome, judge_run
 from tpuserve_loadtests.judgement.threshold import Hopeless, gate_results, limits_us
 from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
@@ -21,44 +17,44 @@ from tpuserve_loadtests.reports.sweep import sweep_report
 
 def sweep(options: SweepOptions) -> None:
     traffic, options = find_traffic(options, own_load=True)
-    refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate))
-    refuse_ineffective(options, options.metrics)
-    check_files(options.files)
-    refuse_distribution(options.files)
-    until = thresholds_of_loads(options.until, "--until", "sweep")
-    loads = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate))
+    access.refuse_ineffective(options, options.metrics)
+    files.check_files(options.files)
+    files.refuse_distribution(options.files)
+    until = loads.thresholds_of_loads(options.until, "--until", "sweep")
+    planned = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
     target = traffic.find_target()
     rows, strict = target.workload.rows, options.generator.strict
-    energy = find_energy(target.addresses.values(), options.generator)
+    energy = monitoring.find_energy(target.addresses.values(), options.generator)
     steps: list[RunOutcome] = []
     with (
-        generating(target, options.generator) as runs,
-        watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
+        targets.generating(target, options.generator) as runs,
+        monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
-        for load in loads:
+        for load in planned:
             with server.during(load) as seen:
-                title = f"Step {len(steps) + 1} of {len(loads)}, for"
-                measured = run_load(runs, load, Hopeless(until, load).why, title)
+                title = f"Step {len(steps) + 1} of {len(planned)}, for"
+                measured = loads.run_load(runs, load, Hopeless(until, load).why, title)
             step = judge_run(measured, model=traffic.title, rows=rows, strict=strict, seen=seen, price=options.price)
             steps.append(step)
             if measured.stopped == STOPPED_EARLY or measured.lost:
                 break
             if too_much := [result for result in gate_results(until, measured) if result.failed]:
-                click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(loads, steps)}", err=True)
+                click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(planned, steps)}", err=True)
                 break
-    publish(sweep_report(steps, describe_settings(target)), options.files, as_json=options.as_json)
+    files.publish(sweep_report(steps, files.describe_settings(target)), options.files, as_json=options.as_json)
 
 
-def _left(loads: Sequence[Load], done: Sequence[RunOutcome]) -> str:
-    left = len(loads) - len(done)
+def _left(planned: Sequence[Load], done: Sequence[RunOutcome]) -> str:
+    left = len(planned) - len(done)
     return f"skipping {left} further load{'s' if left > 1 else ''}" if left else "it was the last load"
 
 
 def _loads(options: SweepOptions, protocols: int) -> list[Load]:
-    refuse_both(options.users, options.rate)
-    terms = LoadTerms.of(options)
+    loads.refuse_both(options.users, options.rate)
+    terms = loads.LoadTerms.of(options)
     if options.rate:
-        refuse_think_time(options.think_time)
+        loads.refuse_think_time(options.think_time)
         profile = terms.open(options.rate).profile
         assert profile is not None  # an open load has one
         rates = [segment.start_per_s for segment in profile.segments]

@@ -191,7 +191,7 @@ def generating(target: Target, generators: GeneratorOptions) -> Iterator[Runs]:
     Further ones have no effect, so that the report is complete.
     """
     # Locust patches the process that imports it, as these modules do.
-    from tpuserve_loadtests.traffic.engine import ctrl_c
+    from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
     from tpuserve_loadtests.traffic.workers import CannotListen, WorkersFailed
 
     generators.check()
