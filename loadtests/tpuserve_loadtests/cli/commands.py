@@ -10,30 +10,8 @@ import click
 
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.duration import Duration, ThinkTime
+from tpuserve_loadtests.cli import options
 from tpuserve_loadtests.cli.command import argument, command, group, option
-from tpuserve_loadtests.cli.options import (
-    FILE,
-    ArrivalOptions,
-    FileOptions,
-    GeneratorOptions,
-    GoldenOptions,
-    LoadOptions,
-    MeasuredServerOptions,
-    PageOptions,
-    PushOptions,
-    RequestOptions,
-    TimeOptions,
-    UsersOrRateOptions,
-    VersionOptions,
-    json_option,
-    least_effect_option,
-    metrics_option,
-    price_option,
-    sides_metrics_option,
-    sides_price_option,
-    think_time_option,
-    unclear_option,
-)
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 
 RUN_USERS: Final = 32
@@ -94,7 +72,7 @@ Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 9
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions(LoadOptions):
+class RunOptions(options.LoadOptions):
     users: int | None = option(
         "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {RUN_USERS}]"
     )
@@ -104,7 +82,7 @@ class RunOptions(LoadOptions):
         help="Open load: rate in requests/s, such as 500, steps (100,200) or a ramp (100..1000).",
     )
     trace_file: Path | None = option(
-        "--trace", type=FILE, help="Open load: file of arrival times in seconds, one per line."
+        "--trace", type=options.FILE, help="Open load: file of arrival times in seconds, one per line."
     )
     speed: float = option(
         "--speed",
@@ -113,15 +91,15 @@ class RunOptions(LoadOptions):
         help="Speed factor of --trace and --recorded.",
         show_default=False,
     )
-    think_time: ThinkTime | None = think_time_option()
+    think_time: ThinkTime | None = options.think_time_option()
     request_limit: int | None = option(
         "--requests",
         type=click.IntRange(1),
         help="Stop after this number of measured requests and their responses, without --duration or at its end.",
     )
     repetition: RepetitionOptions = group(RepetitionOptions)
-    golden: GoldenOptions = group(GoldenOptions)
-    push: PushOptions = group(PushOptions)
+    golden: options.GoldenOptions = group(options.GoldenOptions)
+    push: options.PushOptions = group(options.PushOptions)
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,
@@ -165,12 +143,12 @@ Exit codes: the highest of all runs, as in `run`.
 
 
 @dataclass(frozen=True, slots=True)
-class SweepOptions(LoadOptions):
+class SweepOptions(options.LoadOptions):
     users: str | None = option(
         "--users", metavar="N,N,...", help=f"Closed loads: numbers of users.  [default: {SWEEP_USERS}]"
     )
     rate: str | None = option("--rate", metavar="R,R,...", help="Open loads: rates in requests/s.")
-    think_time: ThinkTime | None = think_time_option()
+    think_time: ThinkTime | None = options.think_time_option()
     until: tuple[str, ...] = option(
         "--until",
         multiple=True,
@@ -218,7 +196,7 @@ Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage e
 
 
 @dataclass(frozen=True, slots=True)
-class SearchOptions(LoadOptions):
+class SearchOptions(options.LoadOptions):
     objectives: tuple[str, ...] = option(
         "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
     )
@@ -262,28 +240,28 @@ class CompareOptions:
     model: str = argument()
     a: str = argument()
     b: str = argument()
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
+    server: options.MeasuredServerOptions = group(options.MeasuredServerOptions)
     b_api_key_file: Path | None = option(
-        "--b-api-key-file", type=FILE, help="File of the API key for the server of B.  [default: the key for A]"
+        "--b-api-key-file", type=options.FILE, help="File of the API key for the server of B.  [default: the key for A]"
     )
-    load: UsersOrRateOptions = group(UsersOrRateOptions)
-    arrivals: ArrivalOptions = group(ArrivalOptions)
+    load: options.UsersOrRateOptions = group(options.UsersOrRateOptions)
+    arrivals: options.ArrivalOptions = group(options.ArrivalOptions)
     rounds: int = option("--rounds", type=click.IntRange(3), default=6, help="Number of interleaved runs of each side.")
-    least_effect: float = least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
-    unclear: str = unclear_option("a figure that may be worse by three times --least-effect")
+    least_effect: float = options.least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
+    unclear: str = options.unclear_option("a figure that may be worse by three times --least-effect")
     gates: tuple[str, ...] = option(
         "--fail-if",
         multiple=True,
         metavar="GATE...",
         help="Exit with 99 if a gate is true of B: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
     )
-    time: TimeOptions = group(TimeOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: tuple[str, ...] = sides_metrics_option()
-    prices: tuple[Price, ...] = sides_price_option()
-    as_json: bool = json_option()
-    files: FileOptions = group(FileOptions)
+    time: options.TimeOptions = group(options.TimeOptions)
+    requests: options.RequestOptions = group(options.RequestOptions)
+    generator: options.GeneratorOptions = group(options.GeneratorOptions)
+    metrics: tuple[str, ...] = options.sides_metrics_option()
+    prices: tuple[Price, ...] = options.sides_price_option()
+    as_json: bool = options.json_option()
+    files: options.FileOptions = group(options.FileOptions)
 
 
 compare = command(
@@ -312,21 +290,21 @@ Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error
 
 
 @dataclass(frozen=True, slots=True)
-class SoakOptions(LoadOptions):
-    load: UsersOrRateOptions = group(UsersOrRateOptions)
-    time: TimeOptions = group(TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
+class SoakOptions(options.LoadOptions):
+    load: options.UsersOrRateOptions = group(options.UsersOrRateOptions)
+    time: options.TimeOptions = group(options.TimeOptions, duration={"default": "1h"}, warm_up={"default": "10s"})
     segments: int = option(
         "--segments",
         type=click.IntRange(LEAST_SEGMENTS, 1000),
         default=SEGMENTS,
         help="Number of segments whose figures are compared.",
     )
-    least_effect: float = least_effect_option(
+    least_effect: float = options.least_effect_option(
         "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
     )
-    unclear: str = unclear_option("a figure that may be worse by ten times the smallest change that counts")
-    golden: GoldenOptions = group(GoldenOptions)
-    push: PushOptions = group(PushOptions)
+    unclear: str = options.unclear_option("a figure that may be worse by ten times the smallest change that counts")
+    golden: options.GoldenOptions = group(options.GoldenOptions)
+    push: options.PushOptions = group(options.PushOptions)
     gates: tuple[str, ...] = option(
         "--fail-if", multiple=True, metavar="GATE...", help="Gates of the whole soak, as in `run`."
     )
@@ -386,14 +364,14 @@ class MlperfOptions:
         "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s, the minimum of the rules]"
     )
     warm_up: float = option("--warm-up", type=Duration(zero=True), default="1s", help="Warm-up time, not measured.")
-    server: MeasuredServerOptions = group(MeasuredServerOptions)
-    version: VersionOptions = group(VersionOptions)
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
-    metrics: str = metrics_option()
-    price: Price | None = price_option()
-    as_json: bool = json_option("instead of the summary")
-    files: PageOptions = group(PageOptions)
+    server: options.MeasuredServerOptions = group(options.MeasuredServerOptions)
+    version: options.VersionOptions = group(options.VersionOptions)
+    requests: options.RequestOptions = group(options.RequestOptions)
+    generator: options.GeneratorOptions = group(options.GeneratorOptions)
+    metrics: str = options.metrics_option()
+    price: Price | None = options.price_option()
+    as_json: bool = options.json_option("instead of the summary")
+    files: options.PageOptions = group(options.PageOptions)
 
     @property
     def is_searched(self) -> bool:

@@ -8,25 +8,9 @@ import click
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.duration import Duration
+from tpuserve_loadtests.cli import options
 from tpuserve_loadtests.cli.command import argument, command, group, option
 from tpuserve_loadtests.cli.commands import LEAST_SEGMENTS, SEGMENTS
-from tpuserve_loadtests.cli.options import (
-    CONTROL_KEY_FILE,
-    CONTROL_KEY_VARIABLE,
-    DEFAULT_COMPARED_USERS,
-    FILE,
-    ArrivalOptions,
-    GeneratorOptions,
-    PageOptions,
-    RequestOptions,
-    ServerOptions,
-    TimeOptions,
-    ToleranceOptions,
-    UsersOrRateOptions,
-    least_effect_option,
-    metrics_option,
-    unclear_option,
-)
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.rollout.labels import Apply
@@ -59,7 +43,7 @@ class RolloutOptions:
     config_file: Path = option(
         "--model_config_file",
         "--model-config-file",
-        type=FILE,
+        type=options.FILE,
         required=True,
         help="Configuration file of the server, in which the rollout changes only labels.",
     )
@@ -72,14 +56,14 @@ class RolloutOptions:
         default="reload",
         help="Send the file to the server, or wait until the server polls it (--model_config_file_poll_wait_seconds).",
     )
-    server: ServerOptions = group(ServerOptions, rest_url={"help": _REST})
+    server: options.ServerOptions = group(options.ServerOptions, rest_url={"help": _REST})
     control_api_key_file: Path | None = option(
-        CONTROL_KEY_FILE,
-        type=FILE,
+        options.CONTROL_KEY_FILE,
+        type=options.FILE,
         help="File of an API key with the role control, for reloads.  "
-        f"[env var of the key: {CONTROL_KEY_VARIABLE}; default: the key for predictions]",
+        f"[env var of the key: {options.CONTROL_KEY_VARIABLE}; default: the key for predictions]",
     )
-    metrics: str = metrics_option()
+    metrics: str = options.metrics_option()
     stable: str = option("--stable", default="stable", help="Label that clients request.")
     canary: str = option("--canary", default="canary", help="Label to move first.")
     parity: bool = option(
@@ -88,17 +72,17 @@ class RolloutOptions:
         help="Require equal responses of both versions, within the tolerance.",
         show_default=False,
     )
-    tolerance: ToleranceOptions = group(ToleranceOptions)
-    load: UsersOrRateOptions = group(UsersOrRateOptions)
-    arrivals: ArrivalOptions = group(ArrivalOptions)
+    tolerance: options.ToleranceOptions = group(options.ToleranceOptions)
+    load: options.UsersOrRateOptions = group(options.UsersOrRateOptions)
+    arrivals: options.ArrivalOptions = group(options.ArrivalOptions)
     rounds: int = option(
         "--rounds", type=click.IntRange(3), default=6, help="Number of interleaved runs of each version."
     )
-    least_effect: float = least_effect_option(
+    least_effect: float = options.least_effect_option(
         "Tolerated deterioration, compared with the live version and over the soak; 0.05 is 5 %."
     )
-    unclear: str = unclear_option("an unclear comparison or soak")
-    time: TimeOptions = group(TimeOptions)
+    unclear: str = options.unclear_option("an unclear comparison or soak")
+    time: options.TimeOptions = group(options.TimeOptions)
     soak: float = option(
         "--soak", type=Duration(zero=True), default="5m", help="Time under load after the move; 0 for none."
     )
@@ -118,14 +102,14 @@ class RolloutOptions:
         default="60s",
         help="Timeout for the move of a label, and for a server that does not respond.",
     )
-    requests: RequestOptions = group(RequestOptions)
-    generator: GeneratorOptions = group(GeneratorOptions)
+    requests: options.RequestOptions = group(options.RequestOptions)
+    generator: options.GeneratorOptions = group(options.GeneratorOptions)
     as_json: bool = option("--json", is_flag=True, help="Print one JSON document; steps go to standard error.")
-    files: PageOptions = group(PageOptions)
+    files: options.PageOptions = group(options.PageOptions)
 
     @property
     def load_words(self) -> str:
-        users = counted(self.load.users or DEFAULT_COMPARED_USERS, "user")
+        users = counted(self.load.users or options.DEFAULT_COMPARED_USERS, "user")
         return f"{self.load.rate} requests/s" if self.load.rate else users
 
 

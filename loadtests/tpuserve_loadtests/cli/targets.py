@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import click
 
+from tpuserve_client import errors
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import (
-    DeadlineExceeded,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    TpuserveError,
-    Unauthenticated,
-    Unavailable,
-)
 from tpuserve_client.model import DEFAULT_SIGNATURE_NAME, ModelSpec, Signature
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.handshake import handshake_problem
@@ -143,7 +135,7 @@ def find_lines(
                 [name], spec, signature.name, [protocol], made[turn :: len(names)], max_bytes // len(names)
             )
         )
-    except (BadInput, InvalidArgument) as error:
+    except (BadInput, errors.InvalidArgument) as error:
         raise click.UsageError(f"{spec}: {error}") from None
 
 
@@ -233,7 +225,7 @@ def find_spec(model: str, version: int | None, label: str | None) -> ModelSpec:
     """Return the model's spec. Raise a usage error for a version together with a label."""
     try:
         return ModelSpec(model, version, label)
-    except InvalidArgument as error:
+    except errors.InvalidArgument as error:
         raise click.UsageError(error.message) from None
 
 
@@ -260,11 +252,11 @@ def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol
         try:
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
-        except (Unavailable, DeadlineExceeded) as error:
+        except (errors.Unavailable, errors.DeadlineExceeded) as error:
             end_unreachable(shown, access, error.message)
-        except NotFound as error:
+        except errors.NotFound as error:
             raise click.UsageError(f"{shown} does not serve {spec}: {error.message}") from None
-        except TpuserveError as error:
+        except errors.TpuserveError as error:
             raise click.UsageError(refusal(shown, error, "read")) from None
     return signature
 
@@ -281,10 +273,10 @@ def check_predictions(lines: Sequence[Line], addresses: Mapping[Protocol, str], 
 def check_prediction(spec: ModelSpec, protocol: Protocol, address: str, access: Access) -> None:
     """Check predictions of one model like `check_predictions`."""
     exchange = predict_exchange(protocol, spec, {}, DEFAULT_SIGNATURE_NAME)
-    with closing(access.transport(address)) as transport, suppress(TpuserveError):
+    with closing(access.transport(address)) as transport, suppress(errors.TpuserveError):
         try:
             transport.send(exchange, PROBE_TIMEOUT_S)
-        except (PermissionDenied, Unauthenticated) as error:
+        except (errors.PermissionDenied, errors.Unauthenticated) as error:
             raise click.UsageError(refusal(shown_address(protocol, address), error, "predict")) from None
 
 
@@ -293,8 +285,8 @@ def end_unreachable(address: str, access: Access, message: str) -> NoReturn:
     sys.exit(EXIT_UNREACHABLE)
 
 
-def refusal(address: str, error: TpuserveError, role: str) -> str:
-    if not isinstance(error, PermissionDenied | Unauthenticated):
+def refusal(address: str, error: errors.TpuserveError, role: str) -> str:
+    if not isinstance(error, errors.PermissionDenied | errors.Unauthenticated):
         return f"{address}: {error.message}"
     option, variable = (CONTROL_KEY_FILE, CONTROL_KEY_VARIABLE) if role == "control" else (KEY_FILE, KEY_VARIABLE)
     return (

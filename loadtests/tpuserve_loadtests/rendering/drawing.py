@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from tpuserve_formats.markup import Markup, element
-from tpuserve_loadtests.rendering.report import (
+from tpuserve_loadtests.rendering.chart import (
     Axis,
     Bar,
     Chart,

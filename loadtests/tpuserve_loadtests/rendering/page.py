@@ -6,9 +6,9 @@ from datetime import datetime
 
 from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
+from tpuserve_loadtests.rendering.chart import Chart
 from tpuserve_loadtests.rendering.drawing import draw_chart, draw_intervals
 from tpuserve_loadtests.rendering.report import (
-    Chart,
     Charts,
     Group,
     Headline,

@@ -9,18 +9,8 @@ import numpy as np
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import LATENCY_NAMES, Segment, Stretch, latencies_ms
-from tpuserve_loadtests.rendering.report import (
-    Axis,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Curve,
-    Numbers,
-    Rule,
-    TimeAxis,
-    known_values,
-)
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule, TimeAxis, known_values
+from tpuserve_loadtests.rendering.report import Charts
 from tpuserve_loadtests.rendering.scales import (
     Linear,
     Logarithmic,

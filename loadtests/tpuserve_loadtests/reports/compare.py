@@ -16,17 +16,11 @@ from tpuserve_loadtests.judgement.comparison import (
 )
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
 from tpuserve_loadtests.rendering.report import (
-    Axis,
-    Chart,
     Charts,
-    Column,
-    Curve,
     Document,
     Headline,
-    Interval,
-    Intervals,
-    Numbers,
     Page,
     Printed,
     Report,

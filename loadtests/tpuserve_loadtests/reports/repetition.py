@@ -7,20 +7,15 @@ from typing import Final
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
 from tpuserve_loadtests.judgement.repetition import FIGURES, MEDIAN, RepetitionOutcome, describe_interval, value_of
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
 from tpuserve_loadtests.rendering.report import (
-    Axis,
-    Chart,
     Charts,
-    Column,
-    Curve,
     Document,
     Headline,
-    Numbers,
     Page,
     Printed,
     Report,
     Row,
-    Rule,
     Table,
     Text,
     Tile,

@@ -11,8 +11,8 @@ from tpuserve_loadtests.judgement.run import UNSETTLED, RunOutcome
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import timeline
 from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.rendering.chart import Chart, Rule
 from tpuserve_loadtests.rendering.report import (
-    Chart,
     Charts,
     Document,
     Headline,
@@ -20,7 +20,6 @@ from tpuserve_loadtests.rendering.report import (
     Printed,
     Report,
     Row,
-    Rule,
     Table,
     Text,
     Tile,

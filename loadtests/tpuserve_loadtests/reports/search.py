@@ -7,23 +7,17 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
 from tpuserve_loadtests.judgement.search import Probe, Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
 from tpuserve_loadtests.rendering.report import (
     GENERATOR,
-    Axis,
     Case,
-    Chart,
     Charts,
-    Column,
     Document,
-    Dot,
     Headline,
-    Key,
-    Numbers,
     Page,
     Printed,
     Report,
     Row,
-    Rule,
     Section,
     Table,
     Text,

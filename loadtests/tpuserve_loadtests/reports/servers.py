@@ -19,25 +19,8 @@ from tpuserve_loadtests.monitoring.watched import (
     Watched,
     server_columns,
 )
-from tpuserve_loadtests.rendering.report import (
-    Axis,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Curve,
-    Key,
-    Numbers,
-    Printed,
-    Remark,
-    Row,
-    Share,
-    Shares,
-    Table,
-    Text,
-    TimeAxis,
-    known_values,
-)
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers, TimeAxis, known_values
+from tpuserve_loadtests.rendering.report import Charts, Printed, Remark, Row, Share, Shares, Table, Text
 from tpuserve_loadtests.rendering.scales import MIB, Linear, Named, latency_scale, milliseconds, percent, three_digits
 
 _WHERE: Final = "Time breakdown"

@@ -18,16 +18,12 @@ from tpuserve_loadtests.judgement.soak import (
 )
 from tpuserve_loadtests.measurement.measured import Segment
 from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, TimeAxis
 from tpuserve_loadtests.rendering.report import (
-    Axis,
     Cells,
-    Chart,
     Charts,
-    Column,
-    Curve,
     Document,
     Headline,
-    Numbers,
     Page,
     Printed,
     Report,
@@ -36,7 +32,6 @@ from tpuserve_loadtests.rendering.report import (
     Table,
     Text,
     Tile,
-    TimeAxis,
 )
 from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, percent, seconds
 from tpuserve_loadtests.reports import charts, costs, figures

@@ -12,26 +12,8 @@ from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.measurement.measured import latencies_ms
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.watched import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE, Watched, part_ms
-from tpuserve_loadtests.rendering.report import (
-    Axis,
-    Case,
-    Chart,
-    Charts,
-    Column,
-    Curve,
-    Headline,
-    Label,
-    Numbers,
-    Page,
-    Printed,
-    Report,
-    Row,
-    Rule,
-    Table,
-    Text,
-    Tile,
-    known_values,
-)
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule, known_values
+from tpuserve_loadtests.rendering.report import Case, Charts, Headline, Page, Printed, Report, Row, Table, Text, Tile
 from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document

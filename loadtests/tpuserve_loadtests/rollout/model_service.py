@@ -5,14 +5,7 @@ from typing import Final, Self
 
 from google.protobuf.message import DecodeError, Message
 
-from tpuserve_client.errors import (
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    TpuserveError,
-    Unauthenticated,
-    from_code,
-)
+from tpuserve_client import errors
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
@@ -23,7 +16,7 @@ _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 # A field number of 0, which protobuf does not have.
 _NO_MESSAGE: Final = b"\x00"
 # Errors for an unknown label and for an unknown model, from TensorFlow Serving and tpuserve.
-_NO_LABEL: Final = (InvalidArgument, NotFound)
+_NO_LABEL: Final = (errors.InvalidArgument, errors.NotFound)
 
 
 class ModelService:
@@ -86,9 +79,9 @@ class ModelService:
         try:
             status = official.ReloadConfigResponse.FromString(reply.body).status
         except DecodeError:
-            raise InvalidArgument("Cannot decode the response to the reload") from None
+            raise errors.InvalidArgument("Cannot decode the response to the reload") from None
         if status.error_code:
-            raise from_code(status.error_code, status.error_message)
+            raise errors.from_code(status.error_code, status.error_message)
 
     def check_control(self) -> None:
         """Raise PermissionDenied or Unauthenticated if the server refuses reloads with these credentials.
@@ -97,9 +90,9 @@ class ModelService:
         """
         try:
             self._send_control(_NO_MESSAGE)
-        except (PermissionDenied, Unauthenticated):
+        except (errors.PermissionDenied, errors.Unauthenticated):
             raise
-        except TpuserveError:
+        except errors.TpuserveError:
             return
 
     def _send_control(self, body: bytes) -> Reply:

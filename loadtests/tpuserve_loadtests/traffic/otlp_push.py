@@ -17,19 +17,7 @@ import requests
 from gevent.event import Event
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    Gauge,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    MetricExportResult,
-    MetricsData,
-    NumberDataPoint,
-    ResourceMetrics,
-    ScopeMetrics,
-    Sum,
-)
+from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -114,7 +102,7 @@ class OtlpPush:
         figures = self._period.advance(self._measured_s, self._counts)
         data = self._metrics.data(self._counts, figures, time.time_ns())
         self._pushes += 1
-        is_exported = self._exporter.export(data) is MetricExportResult.SUCCESS
+        is_exported = self._exporter.export(data) is export.MetricExportResult.SUCCESS
         self._problem = self._session.problem or ("" if is_exported else "the metrics could not be encoded")
         self._succeeded += not self._problem
         if self._problem and not self._reason:
@@ -183,7 +171,7 @@ NAME: Final = "tpuserve-loadtest"
 # Bounds of the histogram: powers of two from 1/16 ms to 65.5 s. Live latencies know their counts exactly.
 _EXPONENTS: Final = range(-4, 17)
 _BOUNDS_S: Final = [2**exponent / 1000 for exponent in _EXPONENTS]
-_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+_CUMULATIVE: Final = export.AggregationTemporality.CUMULATIVE
 
 
 def find_resource() -> Resource:
@@ -206,26 +194,26 @@ class OtlpMetrics:
         self._attributes = dict(attributes)
         self._start_ns = start_ns
 
-    def data(self, counts: Counts, figures: LiveFigures | None, now_ns: int) -> MetricsData:
+    def data(self, counts: Counts, figures: LiveFigures | None, now_ns: int) -> export.MetricsData:
         """Return all metrics. `figures` are those of the period since the previous push, or None without any."""
         metrics = [self._requests(counts, now_ns), self._latencies(counts, now_ns)]
         if figures is not None:
             metrics += self._gauges(figures, now_ns)
-        scope = ScopeMetrics(self._scope, metrics, "")
-        return MetricsData([ResourceMetrics(self._resource, [scope], self._resource.schema_url)])
+        scope = export.ScopeMetrics(self._scope, metrics, "")
+        return export.MetricsData([export.ResourceMetrics(self._resource, [scope], self._resource.schema_url)])
 
-    def _requests(self, counts: Counts, now_ns: int) -> Metric:
+    def _requests(self, counts: Counts, now_ns: int) -> export.Metric:
         outcomes = {"success": counts.requests - counts.failures, "failure": counts.failures}
         points = [self._number(count, now_ns, outcome=outcome) for outcome, count in outcomes.items()]
-        total = Sum(points, _CUMULATIVE, is_monotonic=True)
-        return Metric("tpuserve.loadtest.requests", "Measured requests by outcome.", "{request}", total)
+        total = export.Sum(points, _CUMULATIVE, is_monotonic=True)
+        return export.Metric("tpuserve.loadtest.requests", "Measured requests by outcome.", "{request}", total)
 
-    def _latencies(self, counts: Counts, now_ns: int) -> Metric:
+    def _latencies(self, counts: Counts, now_ns: int) -> export.Metric:
         upto = counts.latencies.cumulative(_EXPONENTS)
         count = counts.latencies.count
         buckets = [later - earlier for earlier, later in zip([0, *upto], [*upto, count], strict=True)]
         unknown: Any = None  # both are optional in OTLP
-        point = HistogramDataPoint(
+        point = export.HistogramDataPoint(
             self._attributes,
             self._start_ns,
             now_ns,
@@ -237,23 +225,29 @@ class OtlpMetrics:
             max=unknown,
         )
         words = "Latency of successful requests."
-        return Metric("tpuserve.loadtest.latency", words, "s", Histogram([point], _CUMULATIVE))
+        return export.Metric("tpuserve.loadtest.latency", words, "s", export.Histogram([point], _CUMULATIVE))
 
-    def _gauges(self, figures: LiveFigures, now_ns: int) -> list[Metric]:
-        rate = Gauge([self._number(figures.rate_per_s, now_ns)])
+    def _gauges(self, figures: LiveFigures, now_ns: int) -> list[export.Metric]:
+        rate = export.Gauge([self._number(figures.rate_per_s, now_ns)])
         quantiles = {"0.5": figures.p50_ms, "0.99": figures.p99_ms}
         points = [
             self._number(value / 1000, now_ns, quantile=name) for name, value in quantiles.items() if value is not None
         ]
         recent = "since the previous push"
         return [
-            Metric("tpuserve.loadtest.throughput", f"Successful responses per second {recent}.", "{request}/s", rate),
+            export.Metric(
+                "tpuserve.loadtest.throughput", f"Successful responses per second {recent}.", "{request}/s", rate
+            ),
             *(
-                [Metric("tpuserve.loadtest.latency.quantile", f"Latency quantiles {recent}.", "s", Gauge(points))]
+                [
+                    export.Metric(
+                        "tpuserve.loadtest.latency.quantile", f"Latency quantiles {recent}.", "s", export.Gauge(points)
+                    )
+                ]
                 if points
                 else []
             ),
         ]
 
-    def _number(self, value: float, now_ns: int, **attributes: str) -> NumberDataPoint:
-        return NumberDataPoint({**self._attributes, **attributes}, self._start_ns, now_ns, value)
+    def _number(self, value: float, now_ns: int, **attributes: str) -> export.NumberDataPoint:
+        return export.NumberDataPoint({**self._attributes, **attributes}, self._start_ns, now_ns, value)
