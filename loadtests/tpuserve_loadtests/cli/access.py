@@ -20,6 +20,7 @@ from tpuserve_client.errors import InvalidArgument
 from tpuserve_client.request_headers import parse_headers
 from tpuserve_client.tls import Tls
 from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions, MlperfOptions
 from tpuserve_loadtests.cli.options import (
     ADDRESS_VARIABLE,
@@ -66,14 +67,10 @@ _Server = TypeVar("_Server", bound=ServerOptions)
 def find_access(options: AccessOptions) -> Access:
     """Read the files, once. Raise usage errors, which never contain a key or a header's value."""
     tls = Tls(options.ca, options.cert, options.key, options.tls_server_name)
-    try:
+    with refused(InvalidArgument):
         tls.context()
-    except InvalidArgument as error:
-        raise click.UsageError(error.message) from None
-    try:
+    with refused(InvalidArgument, hint=HEADER):
         headers = parse_headers(options.headers)
-    except InvalidArgument as error:
-        raise click.BadParameter(error.message, param_hint=HEADER) from None
     key = _find_key(options.api_key_file, KEY_FILE, KEY_VARIABLE, headers)
     return Access(tls, headers, key, options.allow_plaintext_key)
 
@@ -93,12 +90,10 @@ def _find_key(file: Path | None, option: str, variable: str, headers: Mapping[st
     if file is not None and AUTHORIZATION in headers:
         raise click.UsageError(f"{option} and {HEADER} '{AUTHORIZATION}: …' exclude each other. Set one of them.")
     text = os.environ.get(variable)
-    try:
+    with refused(InvalidArgument):
         if file is not None:
             return KeyFile(file)
         return checked_key(text, f"The variable {variable}") if text and AUTHORIZATION not in headers else None
-    except InvalidArgument as error:
-        raise click.UsageError(error.message) from None
 
 
 def is_secure(addresses: Iterable[object]) -> bool:
@@ -147,10 +142,8 @@ def find_addresses(chosen: str | None, grpc_address: str | None, rest_url: str |
 def _parse(text: str, origin: str) -> Protocol:
     """Return the protocol of a valid address. Raise a usage error for any other text."""
     protocol = protocol_of(text)
-    try:
+    with refused(InvalidArgument, hint=origin):
         place = parse_address(client_address(text))
-    except InvalidArgument as error:
-        raise click.BadParameter(error.message, param_hint=origin) from None
     if protocol == "oip_json" and not place.is_rest:
         raise click.BadParameter(f"{OIP_JSON} needs http:// or https://; received {text!r}", param_hint=origin)
     if "@" in place.target:

@@ -4,7 +4,8 @@ Each field declares a click parameter. A field with another such dataclass is a 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -92,6 +93,16 @@ def command(
         getattr(import_module(f"{__package__}.{module}"), name)(_filled(kind, values))
 
     return click.command(name, cls=_Command, params=_parameters(kind, {}), **settings)(called)
+
+
+@contextmanager
+def refused(*kinds: type[Exception], hint: str = "") -> Iterator[None]:
+    """Turn errors of these kinds into usage errors, about the option `hint` if it is set."""
+    try:
+        yield
+    except kinds as error:
+        message = getattr(error, "message", str(error))
+        raise (click.BadParameter(message, param_hint=hint) if hint else click.UsageError(message)) from None
 
 
 def with_values(options: _Options, values: Mapping[str, object]) -> _Options:

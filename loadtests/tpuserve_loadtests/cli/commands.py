@@ -258,8 +258,8 @@ class CompareOptions:
     time: options.TimeOptions = group(options.TimeOptions)
     requests: options.RequestOptions = group(options.RequestOptions)
     generator: options.GeneratorOptions = group(options.GeneratorOptions)
-    metrics: tuple[str, ...] = options.sides_metrics_option()
-    prices: tuple[Price, ...] = options.sides_price_option()
+    metrics: tuple[str, ...] = options.metrics_option(sides=True)
+    prices: tuple[Price, ...] = options.price_option(sides=True)
     as_json: bool = options.json_option()
     files: options.FileOptions = group(options.FileOptions)
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from tpuserve_loadtests.arrivals.duration import ThinkTime
 from tpuserve_loadtests.arrivals.load import Load, Process, RateProfile
 from tpuserve_loadtests.cli.access import explicit_names
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions
 from tpuserve_loadtests.cli.options import (
     DEFAULT_COMPARED_USERS,
@@ -63,10 +64,8 @@ class LoadTerms:
 
     def open(self, rate: str) -> Load:
         """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
-        try:
+        with refused(ValueError, hint="--rate"):
             profile = RateProfile.parse(rate, self.seconds)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--rate") from None
         if math.isinf(self.seconds) and not profile.is_level:
             raise click.UsageError("--requests with steps or a ramp in --rate needs --duration, which sets its length.")
         return Load(
@@ -146,10 +145,8 @@ def _waiting_reported(runs: Runs) -> Iterator[None]:
 
 def thresholds(texts: tuple[str, ...], option: str) -> tuple[Threshold, ...]:
     """Parse the thresholds. Raise a usage error for an invalid text."""
-    try:
+    with refused(ValueError, hint=option):
         return tuple(Threshold.parse(text) for text in texts)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def thresholds_of_loads(texts: tuple[str, ...], option: str, command: str) -> tuple[Threshold, ...]:

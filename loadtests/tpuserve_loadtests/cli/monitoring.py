@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import click
-
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.tls import Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.access import SECURE, find_access
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.options import AUTO, DEFAULT_GRPC, DEFAULT_REST, OFF, GeneratorOptions, ServerOptions
 from tpuserve_loadtests.monitoring.energy import ROOT, EnergyWatch
 from tpuserve_loadtests.monitoring.metrics_page import Served
@@ -36,10 +35,8 @@ def watch_server(
 
     Raises a usage error if a process does not run.
     """
-    try:
+    with refused(NoProcess, hint="--server-pid"):
         processes = ProcessTree(pids) if pids else None
-    except NoProcess as error:
-        raise click.BadParameter(str(error), param_hint="--server-pid") from None
 
     # Include all versions, because a label can move while a load runs.
     served = Served(tuple((spec.name, spec.version) for spec in specs))

@@ -1,6 +1,5 @@
 """Groups of options that the subcommands share. They import no module that `--help` would have to wait for."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -238,19 +237,13 @@ def json_option(instead: str = "instead of the table") -> Any:  # noqa: ANN401  
     return option("--json", is_flag=True, help=f"Print one JSON document {instead}.")
 
 
-def price_option() -> Any:  # noqa: ANN401  a field of any type
-    return _price_option("PRICE", _parsed_price, "such as 1.20 or '1.20 EUR'")
-
-
-def sides_price_option() -> Any:  # noqa: ANN401  a field of any type
-    return _price_option("PRICE[,PRICE]", _parsed_prices, "for two machines, the prices of A and B")
-
-
-def _price_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
+def price_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any type
+    """Declare --price-per-hour, with a price for each of two machines if `sides`."""
+    which = "for two machines, the prices of A and B" if sides else "such as 1.20 or '1.20 EUR'"
     return option(
         "--price-per-hour",
-        metavar=metavar,
-        callback=callback,
+        metavar="PRICE[,PRICE]" if sides else "PRICE",
+        callback=_parsed_prices if sides else _parsed_price,
         help=f"Price of the server for an hour, to report the cost of a million predictions; {which}.",
     )
 
@@ -283,12 +276,16 @@ AUTO: Final = "auto"
 OFF: Final = "off"
 
 
-def metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    return _metrics_option("auto|URL|off", _checked_page, "auto: at the REST address")
-
-
-def sides_metrics_option() -> Any:  # noqa: ANN401  a field of any type
-    return _metrics_option("auto|URL[,URL]|off", _checked_pages, "for two servers, the pages of A and B")
+def metrics_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any type
+    """Declare --server-metrics, with a page for each of two servers if `sides`."""
+    which = "for two servers, the pages of A and B" if sides else "auto: at the REST address"
+    return option(
+        "--server-metrics",
+        metavar="auto|URL[,URL]|off" if sides else "auto|URL|off",
+        default=AUTO,
+        callback=_checked_pages if sides else _checked_page,
+        help=f"Metrics page of the server, for the time breakdown; {which}.",
+    )
 
 
 def pids_option() -> Any:  # noqa: ANN401  a field of any type
@@ -299,16 +296,6 @@ def pids_option() -> Any:  # noqa: ANN401  a field of any type
         type=click.IntRange(1),
         help="Process of the server on this machine, to measure its CPU and memory with its child processes; "
         "repeatable.",
-    )
-
-
-def _metrics_option(metavar: str, callback: Callable[..., Any], which: str) -> Any:  # noqa: ANN401  a field of any type
-    return option(
-        "--server-metrics",
-        metavar=metavar,
-        default=AUTO,
-        callback=callback,
-        help=f"Metrics page of the server, for the time breakdown; {which}.",
     )
 
 

@@ -3,20 +3,20 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli import access, loads, targets
-from tpuserve_loadtests.cli.command import with_values
+from tpuserve_loadtests.cli.command import refused, with_values
 from tpuserve_loadtests.cli.golden import find_tolerances
 from tpuserve_loadtests.cli.options import (
     MeasuredServerOptions,
     TrafficOptions,
 )
-from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, Settings, read_scenario
+from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, read_scenario
 from tpuserve_loadtests.requests.protocols import TITLES, Port, of_port
 from tpuserve_loadtests.requests.protocols import Protocol as Wire
 from tpuserve_loadtests.requests.recording import BadRecording, Timeline, merged_timeline
@@ -86,10 +86,8 @@ class RequestedTraffic:
         found = [(recording, lines) for recording, lines in recordings if recording is not None]
         if len(found) < len(recordings):
             return None
-        try:
+        with refused(BadRecording):
             return merged_timeline(found, speed)
-        except BadRecording as error:
-            raise click.UsageError(str(error)) from None
 
     def find_target(self, timeline: Timeline | None = None) -> Target:
         """Fetch the metadata of each model and build the requests. On failure, exit with a message.
@@ -158,7 +156,7 @@ def find_traffic(
     options = _merged(options, scenario.settings, explicit, own_load)
     options = _with_address(options)
     traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout)
-    return replace(traffic, explicit=frozenset((*explicit, *scenario.settings.explicit_values()))), options
+    return replace(traffic, explicit=frozenset((*explicit, *scenario.settings))), options
 
 
 def _with_address(options: _Options) -> _Options:
@@ -166,21 +164,17 @@ def _with_address(options: _Options) -> _Options:
 
 
 def _read(path: Path) -> Scenario:
-    try:
+    with refused(BadScenario):
         return read_scenario(path)
-    except BadScenario as error:
-        raise click.UsageError(str(error)) from None
 
 
-def _merged(options: _Options, settings: Settings, explicit: Collection[str], own_load: bool) -> _Options:
+def _merged(options: _Options, settings: Mapping[str, Any], explicit: Collection[str], own_load: bool) -> _Options:
     # A load option on the command line replaces every load setting of the file.
     hidden = {
         *explicit,
         *((*loads.WAYS, *loads.OF_WAYS) if own_load or not set(loads.WAYS).isdisjoint(explicit) else ()),
     }
-    return with_values(
-        options, {name: value for name, value in settings.explicit_values().items() if name not in hidden}
-    )
+    return with_values(options, {name: value for name, value in settings.items() if name not in hidden})
 
 
 def _scenario_traffic(

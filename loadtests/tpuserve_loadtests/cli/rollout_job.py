@@ -25,6 +25,7 @@ from tpuserve_client.errors import (
 from tpuserve_client.model import ModelSpec
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli import access, commands, files, loads, monitoring, targets
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.options import DEFAULT_REST
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
@@ -166,10 +167,8 @@ def _service(address: str, options: RolloutOptions) -> ModelService:
     """Return the client of the server. Raises a usage error for keys that would cross the network in plaintext."""
     credentials = access.find_access(options.server.access)
     control = access.find_control_access(options.server.access, options.control_api_key_file)
-    try:
+    with refused(InvalidArgument):
         return ModelService(address, credentials, targets.PROBE_TIMEOUT_S, options.patience, control)
-    except InvalidArgument as error:
-        raise click.UsageError(error.message) from None
 
 
 def _check_credentials(service: ModelService, address: str, live: int, options: RolloutOptions) -> None:

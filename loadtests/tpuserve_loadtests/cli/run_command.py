@@ -9,6 +9,7 @@ import click
 
 from tpuserve_loadtests.arrivals.load import BadTrace, Load, read_trace
 from tpuserve_loadtests.cli import access, files, golden, loads, monitoring, targets
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import RUN_USERS, RepetitionOptions, RunOptions
 from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
 from tpuserve_loadtests.judgement.repetition import Settling, describe_interval, interval_of, judge_repetition
@@ -127,10 +128,8 @@ def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
 
 
 def _trace_load(path: Path, options: RunOptions) -> Load:
-    try:
+    with refused(BadTrace, hint="--trace"):
         trace = read_trace(path, options.speed)
-    except BadTrace as error:
-        raise click.BadParameter(str(error), param_hint="--trace") from None
     return _instants_load(trace, options)
 
 

@@ -4,7 +4,7 @@ The keys are the names of command-line options. This module sends no requests to
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
@@ -20,7 +20,7 @@ from tpuserve_loadtests.requests.protocols import Port
 
 _Yaml: TypeAlias = Any  # any YAML value, which the code below validates
 
-# Keys that differ from their field's name in Settings.
+# Keys that differ from the name of the option's value.
 _FIELDS: Final = {
     "grpc": "grpc_address",
     "rest": "rest_url",
@@ -56,36 +56,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The file's values for the server and the load, named as command-line options; None if the file omits them."""
-
-    grpc_address: str | None = None
-    rest_url: str | None = None
-    timeout: float | None = None
-    users: int | None = None
-    rate: str | None = None
-    trace_file: Path | None = None
-    think_time: ThinkTime | None = None
-    request_limit: int | None = None
-    speed: float | None = None
-    process: str | None = None
-    burst: int | None = None
-    duration: float | None = None
-    warm_up: float | None = None
-    seed: int | None = None
-    gates: tuple[str, ...] | None = None
-    objectives: tuple[str, ...] | None = None
-
-    def explicit_values(self) -> dict[str, object]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
 class Scenario:
+    """Several models and their common load. `settings` are values for the server and the load, named as options."""
+
     title: str
     parts: tuple[Part, ...]
-    settings: Settings
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +87,7 @@ def read_scenario(path: Path) -> Scenario:
         raise BadScenario(f"{path}: {error}") from None
     parts, load = settings.pop("models"), settings.pop("load", {})
     named = {_FIELDS.get(key, key): value for key, value in {**settings, **load}.items()}
-    return Scenario(path.stem, tuple(parts), Settings(**named))
+    return Scenario(path.stem, tuple(parts), named)
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -13,6 +13,7 @@ from tpuserve_client import errors
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import DEFAULT_SIGNATURE_NAME, ModelSpec, Signature
 from tpuserve_loadtests.access import Access
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.handshake import handshake_problem
 from tpuserve_loadtests.cli.options import (
     CONTROL_KEY_FILE,
@@ -94,11 +95,9 @@ class Requests:
         """Return the recorded requests for a model. Raise a usage error if there are none."""
         if self.recording is None:
             return None
-        try:
+        with refused(BadRecording):
             of_model = self.recording.of_model(self.recorded_model or model)
             return of_model.of_signature(self.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
-        except BadRecording as error:
-            raise click.UsageError(str(error)) from None
 
 
 def find_target(spec: ModelSpec, addresses: dict[Protocol, str], requests: Requests) -> Target:
@@ -149,10 +148,8 @@ def _arrays(requests: Requests, signature: Signature) -> tuple[Mapping[str, Arra
 
 def read_recording(paths: Sequence[Path]) -> Recording:
     """Read files of recorded requests. Raise a usage error for an invalid file."""
-    try:
+    with refused(BadRecording):
         return Recording.read(paths)
-    except BadRecording as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _read_golden(version: Path, signature: Signature) -> Recording:
@@ -188,11 +185,10 @@ def generating(target: Target, generators: GeneratorOptions) -> Iterator[Runs]:
 
     generators.check()
     try:
-        runs = _started(target, generators)
+        with refused(CannotListen, hint="--listen"):
+            runs = _started(target, generators)
         with ctrl_c(runs.interrupted, runs.hurried), runs:
             yield runs
-    except CannotListen as error:
-        raise click.BadParameter(str(error), param_hint="--listen") from None
     except WorkersFailed as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_GENERATOR)
@@ -223,17 +219,13 @@ def _started(target: Target, generators: GeneratorOptions) -> "Engine | Workers"
 
 def find_spec(model: str, version: int | None, label: str | None) -> ModelSpec:
     """Return the model's spec. Raise a usage error for a version together with a label."""
-    try:
+    with refused(errors.InvalidArgument):
         return ModelSpec(model, version, label)
-    except errors.InvalidArgument as error:
-        raise click.UsageError(error.message) from None
 
 
 def _distribution(text: str, option: str) -> Distribution:
-    try:
+    with refused(ValueError, hint=option):
         return Distribution.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def _length(text: str) -> tuple[str, Distribution]:

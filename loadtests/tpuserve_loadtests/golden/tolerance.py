@@ -72,7 +72,8 @@ class Tolerance:
 
     def of(self, dtype: DType) -> Allowed:
         """Return the limit for outputs of a dtype."""
-        found = [each or _of_outputs(dtype) for each in self.versions or (None,)]
+        of_outputs = Precision(dtype.name, *_COARSE.get(dtype.name, _FINE))
+        found = [each or of_outputs for each in self.versions or (None,)]
         # For equal limits, the reason names the reduced precision.
         widest = max(found, key=lambda each: (each.atol, each.rtol, each.compute_dtype != "float32"))
         atol = widest.atol if self.atol is None else self.atol
@@ -85,10 +86,6 @@ class Tolerance:
         if self.atol is not None:
             return f"--atol as set, --rtol of {widest}"
         return f"{widest}; {_CHANGE}" if self.rtol is None else f"--rtol as set, --atol of {widest}"
-
-
-def _of_outputs(dtype: DType) -> Precision:
-    return Precision(dtype.name, *_COARSE.get(dtype.name, _FINE))
 
 
 # A metadata field of tpuserve. Other servers reject it (gRPC) or ignore it (REST).

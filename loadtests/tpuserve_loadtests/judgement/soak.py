@@ -261,7 +261,7 @@ def shown_hours(report: SoakOutcome) -> float:
 
 def drift_cells(drift: Drift, hours: float) -> list[str]:
     name = drift.figure.name
-    middle = "-" if drift.median is None else _show(name, drift.median)
+    middle = "-" if drift.median is None else f"{drift.median * _SCALES.get(name, 1.0):,.2f}{_UNITS[name]}"
     found = (drift.per_hour, drift.low, drift.high)
     if not drift.figure.relative:
         changes = [None if each is None else each * hours for each in found]
@@ -281,7 +281,3 @@ def _case(drift: Drift, hours: float, fail_if_unclear: bool) -> Case:
     failing = (Course.DRIFTING, Course.UNCLEAR) if fail_if_unclear else (Course.DRIFTING,)
     skipped = {Course.UNKNOWN: "too few values", Course.UNCLEAR: problem}
     return Case(f"{title} does not drift", problem if drift.course in failing else "", skipped.get(drift.course, ""))
-
-
-def _show(name: str, value: float) -> str:
-    return f"{value * _SCALES.get(name, 1.0):,.2f}{_UNITS[name]}"

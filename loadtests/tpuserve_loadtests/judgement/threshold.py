@@ -162,7 +162,7 @@ class Hopeless:
                 return f"stopped early: {gate} is certain after {counts.failures:,} failures"
             if gate.metric == "wrong" and gate.upper and counts.wrong > gate.value:
                 return f"stopped early: {gate} is certain"
-            if gate in late and late[gate] > _late_share(gate) * most:
+            if gate in late and late[gate] > most * (0.0 if gate.percentile is None else 1 - gate.percentile / 100):
                 return f"stopped early: {gate} is certain after {late[gate]:,} late responses"
         return ""
 
@@ -215,7 +215,3 @@ def limits_us(gates: tuple[Threshold, ...]) -> tuple[float, ...]:
     They exceed the gates by 0.1 %, because histograms round by that much.
     """
     return tuple(gate.value * 1000 * 1.001 for gate in latency_gates(gates))
-
-
-def _late_share(gate: Threshold) -> float:
-    return 0.0 if gate.percentile is None else 1 - gate.percentile / 100

@@ -1,9 +1,9 @@
 """A finished run and its figures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Recorder, Summary, Tally, Window
@@ -29,6 +29,8 @@ _PARTS = 5
 LATENCY_NAMES: Final = ("p50", "p90", "p95", "p99", "p99.9", "max")
 # Value of `stopped` for a run that an interrupt or a gate ended.
 STOPPED_EARLY: Final = "stopped early"
+
+_Record = TypeVar("_Record", "Stretch", "Segment")
 
 
 @dataclass(frozen=True)  # no slots: cached properties live in the instance
@@ -168,20 +170,17 @@ def _stretch(start_s: float, seconds: float, completed: int, tallies: list[Tally
     merged = Tally()
     for tally in tallies:
         merged.add(tally)
-    figures = merged.summary("", completed / seconds)
-    return Stretch(
-        start_s,
-        seconds,
-        merged.requests,
-        merged.failures,
-        figures.rate_per_s,
-        figures.p50_ms,
-        figures.p90_ms,
-        figures.p95_ms,
-        figures.p99_ms,
-        figures.p99_9_ms,
-        figures.max_ms,
-    )
+    return _with_figures(Stretch, merged.summary("", completed / seconds), start_s=start_s, seconds=seconds)
+
+
+def _with_figures(
+    kind: type[_Record],
+    line: Summary,
+    **values: Any,  # noqa: ANN401  fields of several types
+) -> _Record:
+    """Return a record with these values and with the figures of a line for its other fields."""
+    found = {each.name: getattr(line, each.name) for each in fields(kind) if each.name not in values}
+    return kind(**found, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,18 +233,8 @@ class Segments:
         """
         start_s = self.total.span_s if self.total else 0.0
         line = measured.total.summary("total", measured.rate_per_s)
-        segment = Segment(
-            at_s=start_s + measured.span_s / 2,
-            seconds=measured.span_s,
-            requests=line.requests,
-            failures=line.failures,
-            rate_per_s=line.rate_per_s,
-            p50_ms=line.p50_ms,
-            p95_ms=line.p95_ms,
-            p99_ms=line.p99_ms,
-            p99_9_ms=line.p99_9_ms,
-            max_ms=line.max_ms,
-            memory_bytes=memory_bytes,
+        segment = _with_figures(
+            Segment, line, at_s=start_s + measured.span_s / 2, seconds=measured.span_s, memory_bytes=memory_bytes
         )
         if not measured.stopped:
             self.done.append(segment)

@@ -331,7 +331,10 @@ class Recorder:
             "lag": [self.lag.encode(), self.lag.max_us],
             "counts": self.counts().to_wire(),
             "windows": [
-                {"tallies": {name: tally.to_wire() for name, tally in window.tallies.items()}, **_completed(window)}
+                {
+                    "tallies": {name: tally.to_wire() for name, tally in window.tallies.items()},
+                    "answered": dict(window.completed),
+                }
                 for window in self.windows
             ],
             "window_s": self.window_s,
@@ -361,7 +364,3 @@ def _merge(window: Window, other: Window) -> None:
     window.completed.update(other.completed)
     for line, tally in other.tallies.items():
         window.tallies.setdefault(line, Tally()).add(tally)
-
-
-def _completed(window: Window) -> dict[str, dict[str, int]]:
-    return {"answered": dict(window.completed)}

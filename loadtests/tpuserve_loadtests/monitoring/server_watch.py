@@ -7,7 +7,7 @@ The process must call give_process_to_gevent (traffic/gevent_setup.py) before it
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urlsplit
@@ -51,10 +51,31 @@ def reading_times(zero_s: float, load: Load, over: Event, readings: list[_Readin
         at_s = max(at_s + interval_s, time.perf_counter() - zero_s)
 
 
-# Periodic reader of a server's metrics page during a load.
-#
-# It keeps pages as text until the load ends, because parsing takes milliseconds that would delay requests. The process
-# must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
+@contextmanager
+def read_during(load: Load, read: Callable[[float, list[_Reading]], None]) -> Iterator[list[_Reading]]:
+    """Call `read` while the block runs the load: at the warm-up's end, periodically, and at the block's end.
+
+    `read` adds to the yielded list, which is complete after the block. Its time counts from the start of the measured
+    time, and precedes the reading, because counters reflect the time of a request for them.
+    """
+    readings: list[_Reading] = []
+    zero_s = time.perf_counter() + load.warm_up_s
+
+    def keep_reading() -> None:
+        for _ in reading_times(zero_s, load, over, readings):
+            read(time.perf_counter() - zero_s, readings)
+
+    if not load.warm_up_s:
+        read(time.perf_counter() - zero_s, readings)
+    over = Event()
+    greenlet = gevent.spawn(keep_reading)
+    try:
+        yield readings
+    finally:
+        over.set()
+        greenlet.join()
+        read(time.perf_counter() - zero_s, readings)
+
 
 # The path of tpuserve's metrics page, and the usual path of TensorFlow Serving's.
 PATHS: Final = ("/metrics", "/monitoring/prometheus/metrics")
@@ -83,24 +104,13 @@ class Scraper:
             self.close()
             raise
 
-    @contextmanager
-    def during(self, load: Load) -> Iterator[list[Scrape]]:
-        """Read pages while the block runs the load: at the warm-up's end, periodically, and at the block's end.
-
-        The list is complete after the block. It omits pages that could not be read.
-        """
-        scrapes: list[Scrape] = []
-        zero_s = time.perf_counter() + load.warm_up_s
-        if not load.warm_up_s:
-            self._scrape(zero_s, scrapes)
-        over = Event()
-        greenlet = gevent.spawn(self._keep_scraping, zero_s, load, scrapes, over)
+    def scrape(self, at_s: float, scrapes: list[Scrape]) -> None:
+        """Add a page, as text until the load ends, because parsing takes milliseconds that would delay requests."""
         try:
-            yield scrapes
-        finally:
-            over.set()
-            greenlet.join()
-            self.lost = self._scrape(zero_s, scrapes)
+            scrapes.append(Scrape(at_s, self._read(self._path)))
+            self.lost = ""
+        except NoPage as error:
+            self.lost = str(error)
 
     def page(self) -> Page:
         """Return the current page. Raises NoPage."""
@@ -108,19 +118,6 @@ class Scraper:
 
     def close(self) -> None:
         self._client.close()
-
-    def _keep_scraping(self, zero_s: float, load: Load, scrapes: list[Scrape], over: Event) -> None:
-        for _ in reading_times(zero_s, load, over, scrapes):
-            self._scrape(zero_s, scrapes)
-
-    def _scrape(self, zero_s: float, scrapes: list[Scrape]) -> str:
-        # Counters reflect the time of the request for the page.
-        at_s = time.perf_counter() - zero_s
-        try:
-            scrapes.append(Scrape(at_s, self._read(self._path)))
-        except NoPage as error:
-            return str(error)
-        return ""
 
     def _find(self, paths: Sequence[str]) -> str:
         reasons = []
@@ -150,11 +147,6 @@ class Scraper:
         return body.decode(errors="replace")
 
 
-# Periodic samples of the server's processes during a load.
-#
-# The process must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
-
-
 class ProcessWatch:
     """Sampler of processes. It reads them in a thread outside of gevent, because many processes take milliseconds.
 
@@ -166,39 +158,17 @@ class ProcessWatch:
         self.has_ended = False
         self._tree = tree
 
-    @contextmanager
-    def during(self, load: Load) -> Iterator[list[Sample]]:
-        """Sample while the block runs the load: at the warm-up's end, periodically, and at the block's end.
-
-        The list is complete after the block. It ends with the last sample before the processes ended.
-        """
-        samples: list[Sample] = []
-        zero_s = time.perf_counter() + load.warm_up_s
-        if not load.warm_up_s:
-            self._sample(zero_s, samples)
-        over = Event()
-        greenlet = gevent.spawn(self._keep_sampling, zero_s, load, samples, over)
-        try:
-            yield samples
-        finally:
-            over.set()
-            greenlet.join()
-            self._sample(zero_s, samples)
+    def sample(self, at_s: float, samples: list[Sample]) -> None:
+        """Add a sample, unless the processes ended."""
+        sample = self._read(at_s)
+        self.has_ended = sample is None
+        if sample is not None and (not samples or sample.at_s > samples[-1].at_s):
+            samples.append(sample)
 
     def memory_bytes(self) -> float | None:
         """Return the current resident memory of all processes in bytes, or None if they ended."""
         sample = self._read(0.0)
         return None if sample is None else sample.memory_bytes
-
-    def _keep_sampling(self, zero_s: float, load: Load, samples: list[Sample], over: Event) -> None:
-        for _ in reading_times(zero_s, load, over, samples):
-            self._sample(zero_s, samples)
-
-    def _sample(self, zero_s: float, samples: list[Sample]) -> None:
-        sample = self._read(time.perf_counter() - zero_s)
-        self.has_ended = sample is None
-        if sample is not None and (not samples or sample.at_s > samples[-1].at_s):
-            samples.append(sample)
 
     def _read(self, at_s: float) -> Sample | None:
         pool: Any = get_hub().threadpool  # gevent's annotations omit it
@@ -222,12 +192,12 @@ class ServerWatch:
         self._energy = energy or EnergyWatch(None)
         self._processes = None if processes is None else ProcessWatch(processes)
         self._scraper: Scraper | None = None
-        self._why_not = why_not
+        self.why_not = why_not
         if url:
             try:
                 self._scraper = Scraper(url, access or Access())
             except NoPage as error:
-                self._why_not = f"no server metrics: {url} has no metrics page ({error})"
+                self.why_not = f"no server metrics: {url} has no metrics page ({error})"
 
     def __enter__(self) -> Self:
         return self
@@ -239,16 +209,18 @@ class ServerWatch:
     @contextmanager
     def during(self, load: Load) -> Iterator[Seen]:
         """Watch the server while the block runs the load. The yielded object is complete after the block."""
-        seen = Seen(note=self._why_not)
+        seen = Seen(note=self.why_not)
         with ExitStack() as stack:
             metered = stack.enter_context(self._energy.during(load))
-            samples = None if self._processes is None else stack.enter_context(self._processes.during(load))
-            scrapes = None if self._scraper is None else stack.enter_context(self._scraper.during(load))
+            if self._processes is not None:
+                samples = stack.enter_context(read_during(load, self._processes.sample))
+            if self._scraper is not None:
+                scrapes = stack.enter_context(read_during(load, self._scraper.scrape))
             yield seen
         seen.energy = metered.energy
-        if self._scraper is not None and scrapes is not None:
+        if self._scraper is not None:
             self._fill(seen, scrapes, self._scraper.lost)
-        if self._processes is not None and samples is not None:
+        if self._processes is not None:
             seen.use = read_use(self._processes.pids, samples)
             if self._processes.has_ended:
                 ended = f"the server process {', '.join(map(str, self._processes.pids))} ended during the load"
@@ -262,11 +234,6 @@ class ServerWatch:
             return memory_bytes(self._scraper.page()) if self._scraper is not None else None
         except NoPage:
             return None
-
-    @property
-    def why_not(self) -> str:
-        """The reason why the metrics are missing; empty if they are available or not requested."""
-        return self._why_not
 
     def _fill(self, seen: Seen, scrapes: list[Scrape], lost: str) -> None:
         try:

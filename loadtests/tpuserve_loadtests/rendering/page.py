@@ -1,8 +1,9 @@
 """HTML pages of reports: the sections of a Page in the document that all reports share."""
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 
 from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
@@ -12,7 +13,6 @@ from tpuserve_loadtests.rendering.report import (
     Charts,
     Group,
     Headline,
-    Notice,
     Page,
     Remark,
     Row,
@@ -27,13 +27,17 @@ from tpuserve_loadtests.rendering.scales import percent
 
 def render_page(page: Page, written_at: datetime | None = None) -> str:
     """Render the page as HTML, without empty sections. `written_at` is a time in UTC."""
-    sections = [
-        show_notice(page.notice) if page.notice else Markup(),
-        show_headline(page.headline),
-        show_tiles(page.tiles) if page.tiles is not None else Markup(),
-        *map(show_section, page.sections),
-        show_settings(page.settings),
-    ]
+    top = []
+    if page.notice:
+        meaning = element("p", page.notice.meaning, class_="quiet")
+        top.append(element("section", element("strong", page.notice.words), meaning, class_="disclaimer"))
+    words = element("strong", page.headline.words)
+    top.append(element("section", words, *_reasons(page.headline), class_=f"verdict {page.headline.kind}"))
+    if page.tiles is not None:
+        top.append(element("section", *map(_show_tile, page.tiles), class_="tiles", aria_label="Summary"))
+    pairs = [(element("dt", name), element("dd", value)) for name, value in page.settings.items() if value]
+    settings = element("section", element("h2", "Settings"), element("dl", *chain.from_iterable(pairs)))
+    sections = [*top, *map(show_section, page.sections), settings]
     heading = element("header", element("h1", page.title), element("p", page.origin, class_="quiet"))
     content = [heading, *(section for section in sections if section)]
     time = "" if written_at is None else f"{written_at:%Y-%m-%dT%H:%M:%SZ}"
@@ -44,27 +48,9 @@ def _read(name: str) -> Markup:
     return Markup(importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
 
 
-def show_notice(notice: Notice) -> Markup:
-    content = element("p", notice.meaning, class_="quiet")
-    return element("section", element("strong", notice.words), content, class_="disclaimer")
-
-
-def show_headline(headline: Headline) -> Markup:
-    words = element("strong", headline.words)
-    return element("section", words, *_reasons(headline), class_=f"verdict {headline.kind}")
-
-
-def show_tiles(tiles: Sequence[Tile]) -> Markup:
-    shown = [
-        element(
-            "div",
-            element("span", tile.name, class_="name"),
-            element("b", tile.figure),
-            element("span", tile.note, class_="quiet"),
-        )
-        for tile in tiles
-    ]
-    return element("section", *shown, class_="tiles", aria_label="Summary")
+def _show_tile(tile: Tile) -> Markup:
+    name, note = element("span", tile.name, class_="name"), element("span", tile.note, class_="quiet")
+    return element("div", name, element("b", tile.figure), note)
 
 
 def show_section(section: Section) -> Markup:
@@ -82,12 +68,6 @@ def show_section(section: Section) -> Markup:
             return _show_group(section)
         case None:
             return Markup()
-
-
-def show_settings(settings: Mapping[str, str]) -> Markup:
-    """Render names and values, without empty values."""
-    pairs = [part for name, value in settings.items() if value for part in (element("dt", name), element("dd", value))]
-    return element("section", element("h2", "Settings"), element("dl", *pairs))
 
 
 def _reasons(headline: Headline) -> list[Markup]:

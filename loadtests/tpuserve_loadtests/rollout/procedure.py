@@ -92,8 +92,8 @@ class Rollout:
     interrupted: Callable[[], bool]
     on_step: Callable[[Step], None]
     clock: Callable[[], float]
-    steps: list[Step] = field(default_factory=list)
-    exit_code: int = 0
+    steps: list[Step] = field(default_factory=list, init=False)
+    exit_code: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -180,7 +180,8 @@ class Rollout:
             self.exit_code = EXIT_UNREACHABLE if is_gone else EXIT_FAILED
             self._step(LABELS_BACK, StepState.FAILED, str(problem))
             return Outcome.SERVER_GONE if is_gone else Outcome.STUCK
-        self._step(LABELS_BACK, StepState.DONE, "; ".join(_target(*label) for label in moved.items()))
+        back = [f"{label} removed" if at is None else f"{label} to version {at}" for label, at in moved.items()]
+        self._step(LABELS_BACK, StepState.DONE, "; ".join(back))
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
@@ -197,10 +198,6 @@ def _name(move: tuple[str, int | None, int]) -> str:
 def _words(move: tuple[str, int | None, int]) -> str:
     _, now, then = move
     return f"to version {then}" if now is None else f"from version {now} to {then}"
-
-
-def _target(label: str, version: int | None) -> str:
-    return f"{label} removed" if version is None else f"{label} to version {version}"
 
 
 @dataclass(slots=True)
