@@ -183,15 +183,18 @@ def test_requests_that_do_not_fit_the_model_are_refused(tmp_path: Path, spec: Te
         (b"", "contains no predict request"),
         (b"a text that is long enough to have a length\n", "record 1: a length has a wrong checksum"),
         (b'{"predict_log": \n', "record 1: a line is not a PredictionLog"),
-        (b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_ODD"}}}}}\n', "record 1: .*unknown dtype DT_ODD"),
+        (
+            b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_ODD"}}}}}\n',
+            "record 1: a line is not a PredictionLog: .*dtype",
+        ),
         (
             b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_HALF", "half_val": [86729]}}}}}\n',
-            "record 1: a line is not a PredictionLog: OverflowError",
+            "record 1: a line is not a PredictionLog: ",
         ),
         (
             b'{"predict_log": {"request": {"inputs": {"x": {"dtype": "DT_FLOAT", "float_val": [1.5], "tensor_shape": '
             b'{"dim": [{"size": "4000000000"}, {"size": "4000000000"}]}}}}}}\n',
-            r"record 1: .*shape \[4000000000, 4000000000\] is too large for 1 values",
+            r"record 1: .*shape \[4000000000, 4000000000\] is too large",
         ),
         (b'{"log_metadata": {}}\n', "contains no predict request"),
         (b"{}\n[1]\n", "record 2: a line is not a PredictionLog"),

@@ -1,28 +1,26 @@
 """Recorded requests from the server's request log, as TFRecord or JSON lines, and from warm-up files (TFRecord)."""
 
-import base64
 import json
-import math
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
-import numpy as np
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from tpuserve_client import dtypes, tensor
-from tpuserve_client.dtypes import STRING, Array, DType, describe
+from tpuserve_client.dtypes import describe
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.counted import counted
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages import official
-from tpuserve_formats.tensor_proto import MAX_REPEATED_BYTES
+from tpuserve_formats.tensor_proto import decode_tensor
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
 from tpuserve_formats.varint import read_varint
 from tpuserve_loadtests.requests.arrays import BadInput, has_rows
@@ -127,12 +125,6 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
         yield tag >> 3, value, message[start:position]
 
 
-_Json: TypeAlias = Any  # the result of json.loads, which the code below validates
-
-# Fields of TensorProto whose values are bit patterns.
-_BITS: Final = {"half_val": np.uint16}
-
-
 def read_json_log(line: bytes) -> Logged | None:
     """Return the request of a line, or None for a line without a Predict request.
 
@@ -152,53 +144,16 @@ def read_json_log(line: bytes) -> Logged | None:
             float(metadata.get("sampling_config", {}).get("sampling_rate", 0)),
             _inputs(request),
         )
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, AttributeError, json_format.ParseError, RecursionError, OverflowError) as error:
         raise ValueError(f"a line is not a PredictionLog: {type(error).__name__}: {error}") from None
 
 
-def _inputs(request: Mapping[str, _Json]) -> bytes:
-    message = official.PredictRequest(output_filter=request.get("output_filter", []))
-    for name, document in request.get("inputs", {}).items():
-        message.inputs[name].CopyFrom(tensor.to_proto(_array(document)))
+def _inputs(request: Mapping[str, Any]) -> bytes:  # a result of json.loads
+    fields = {name: request[name] for name in ("inputs", "output_filter") if name in request}
+    message = json_format.ParseDict(fields, official.PredictRequest(), ignore_unknown_fields=True)
+    for proto in message.inputs.values():
+        proto.CopyFrom(tensor.to_proto(decode_tensor(proto)))
     return bytes(message.SerializeToString(deterministic=True))
-
-
-def _array(document: Mapping[str, _Json]) -> Array:
-    dtype = dtypes.from_name(document["dtype"])
-    if dtype is None:
-        raise ValueError(f"unknown dtype {document['dtype']}")
-    shape = [int(dim.get("size", 0)) for dim in document.get("tensor_shape", {}).get("dim", [])]
-    if "tensor_content" in document:
-        content = base64.b64decode(document["tensor_content"])
-        return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
-    field, values = next(((key, value) for key, value in document.items() if key.endswith("_val")), ("", []))
-    return _filled(_values(field, values, dtype), shape)
-
-
-def _values(field: str, values: _Json, dtype: DType) -> Array:
-    if dtype == STRING:
-        texts = np.empty(len(values), STRING)
-        texts[:] = [base64.b64decode(value) for value in values]
-        return texts
-    if field == "float8_val":
-        return np.frombuffer(base64.b64decode(values), dtype)
-    if field in _BITS:
-        return np.array([int(value) for value in values], _BITS[field]).view(dtype)
-    if dtype.kind == "c":
-        numbers = np.array([float(value) for value in values], np.float64)
-        return (numbers[0::2] + 1j * numbers[1::2]).astype(dtype)
-    # JSON represents 64-bit integers, NaN and infinities as strings.
-    return np.array([float(value) if dtype.kind == "f" else int(value) for value in values]).astype(dtype)
-
-
-def _filled(values: Array, shape: list[int]) -> Array:
-    size = math.prod(shape)
-    if len(values) < size:
-        if size * values.itemsize > MAX_REPEATED_BYTES:
-            raise ValueError(f"shape {shape} is too large for {len(values)} values")
-        padding = np.zeros(1, values.dtype) if not len(values) else values[-1:]
-        values = np.concatenate([values, np.repeat(padding, size - len(values))])
-    return values.reshape(shape)
 
 
 # Recordings are held in memory.
