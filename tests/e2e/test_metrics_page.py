@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 from tests.e2e.running_server import RunningServer, run_server
 from tests.e2e.test_rest_transport import resident_bytes
 from tpuserve_client import Client
-from tpuserve_server.hosts.ending import LOST_REQUESTS
+from tpuserve_server.hosts.channel import LOST_REQUESTS
 
 OPEN_METRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
 PREDICT = "/v1/models/calculator:predict"

@@ -1,6 +1,6 @@
 """Interface between a host and the application it runs. Light imports only: the supervisor imports this module, too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 from tpuserve_server.core.serving.receiving import ReceivingBudget
@@ -8,8 +8,6 @@ from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.protocols.guarded import GuardedTable
 
 if TYPE_CHECKING:
@@ -18,7 +16,24 @@ if TYPE_CHECKING:
     from tpuserve_server.core.serving.service import OverloadGate
     from tpuserve_server.core.terms.server_state import Traffic
 
+
+class HostError(Exception):
+    """A host cannot start or continue. The message is for the operator and states what to do."""
+
+
 MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """PEM texts. With a `client_ca`, clients must present a certificate that it has signed."""
+
+    private_key: str = field(repr=False)
+    # The server's certificate, then the intermediate certificates.
+    certificate_chain: str = field(repr=False)
+    client_ca: str | None = field(default=None, repr=False)
+    # Source of the texts, for error messages.
+    origin: str = "TLS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,28 @@
-"""Certificates: new connections use those that SIGHUP, or a look at their file, has read last."""
+"""Certificates of the server: those in use, which SIGHUP or a look at their file replaces, their checks and expiry.
+
+It also reads the names of a client's certificate. The imports are light, as the supervisor checks certificates, too.
+"""
 
 import asyncio
 import contextlib
 import logging
+import os
+import ssl
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from tpuserve_server.access.certificate import CertificateNames
 from tpuserve_server.core.terms.server_state import CertificateStatus
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions, check_usable
+from tpuserve_server.hosts.application import HostError, TlsOptions
 
 if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
+    from cryptography.x509 import Certificate, Name
+    from starlette.types import Scope
 
 
 class CertificateWatch:
@@ -220,3 +229,108 @@ class CertificatePoll:
             return self._read()
         except HostError as error:
             return str(error)
+
+
+def check_usable(tls: TlsOptions) -> None:
+    """Raise HostError if a text is not PEM, the key is encrypted, or the key does not match the certificate."""
+    _check_certificates(tls.certificate_chain, f"{tls.origin}: server_cert")
+    _check_pair(tls)
+    if tls.client_ca is not None:
+        _check_certificates(tls.client_ca, f"{tls.origin}: custom_ca")
+
+
+def _check_certificates(pem: str, what: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError, TypeError) as error:
+        raise HostError(f"{what} is not a PEM certificate: {_reason(error)}.") from None
+
+
+def _check_pair(tls: TlsOptions) -> None:
+    """Load key and certificate from a temporary file, which only this user can read. OpenSSL needs a file."""
+    with private_file(f"{tls.private_key}\n{tls.certificate_chain}") as path:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=_no_password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise HostError(f"{tls.origin}: server_key does not belong to server_cert.") from None
+            raise HostError(f"{tls.origin}: server_key is not a PEM private key: {_reason(error)}.") from None
+        except _Encrypted:
+            raise HostError(f"{tls.origin}: server_key is encrypted. Use a key without a password.") from None
+
+
+@contextlib.contextmanager
+def private_file(text: str) -> Iterator[str]:
+    """Yield the path of a file with `text`, in memory where the system has such files: SIGKILL then leaves no file."""
+    with contextlib.ExitStack() as stack:
+        if sys.platform == "linux":
+            memory = stack.enter_context(open(os.memfd_create("tpuserve"), "w"))
+            file, path = memory, f"/proc/self/fd/{memory.fileno()}"
+        else:
+            named = stack.enter_context(tempfile.NamedTemporaryFile("w"))
+            file, path = named, named.name
+        file.write(text)
+        file.flush()
+        yield path
+
+
+class _Encrypted(Exception):
+    """The key is encrypted. Without the callback that raises this, OpenSSL would prompt on the terminal."""
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
+
+
+# OpenSSL's short names of attributes that RFC 4514 does not name, by their object identifiers.
+_SHORT: Final = {
+    "1.2.840.113549.1.9.1": "emailAddress",
+    "2.5.4.4": "SN",
+    "2.5.4.5": "serialNumber",
+    "2.5.4.12": "title",
+    "2.5.4.42": "GN",
+}
+
+
+def names_of_scope(scope: "Scope") -> CertificateNames | None:
+    """Return the names of the client of a request (ASGI TLS extension), or None without a certificate."""
+    tls = scope.get("extensions", {}).get("tls")
+    chain = () if tls is None else tls.get("client_cert_chain") or ()
+    # The first certificate is the client's own.
+    return _names_of(next(iter(chain))) if chain else None
+
+
+# A client usually sends many requests, and many clients share a certificate.
+@lru_cache(maxsize=256)
+def _names_of(pem: str) -> CertificateNames:
+    # It takes 50 ms to import, and most servers have no client certificates.
+    from cryptography.x509 import (
+        DNSName,
+        ExtensionNotFound,
+        SubjectAlternativeName,
+        UniformResourceIdentifier,
+        load_pem_x509_certificate,
+    )
+
+    certificate = load_pem_x509_certificate(pem.encode())
+    try:
+        names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except ExtensionNotFound:
+        return CertificateNames(_subject(certificate.subject), (), ())
+    return CertificateNames(
+        _subject(certificate.subject),
+        tuple(names.get_values_for_type(UniformResourceIdentifier)),
+        tuple(names.get_values_for_type(DNSName)),
+    )
+
+
+def _subject(name: "Name") -> str:
+    """Return a subject in OpenSSL's form of RFC 2253, with the most specific part first."""
+    from cryptography.x509 import ObjectIdentifier
+
+    text = name.rfc4514_string({ObjectIdentifier(number): short for number, short in _SHORT.items()})
+    return "".join(each if " " <= each <= "~" else "".join(f"\\{byte:02X}" for byte in each.encode()) for each in text)

@@ -4,7 +4,7 @@ Messages to the serving process: `start` (with the certificates), `announce` (th
 `drain` (then exit). Messages to the supervisor: `loading` (the application has started), `open`, `failed` (with the
 reason), `certificates` (that it uses now) and `replace` (the process drains and ends, and another should take its
 place). The end of the stream means that the other side is gone. An environment variable carries the initial settings,
-which have no secrets.
+which have no secrets. The exit code is the last message.
 """
 
 import asyncio
@@ -18,7 +18,14 @@ from typing import Any, Self
 
 from tpuserve_server.hosts.application import HostOptions
 
+# Exit code after a drain that ended before every accepted request had its response.
+LOST_REQUESTS = 3
+# Exit code after the loss of the supervisor, which is the only process that reads it.
+ORPHANED = 1
+
 VARIABLE = "TPUSERVE_SERVING_PROCESS"
+# Only the supervisor has it: the HTTP server would also report its own states, such as the end of a generation.
+SERVICE_MANAGER_VARIABLE = "NOTIFY_SOCKET"
 # Environment variables of the application: a directory that survives the end of its process, and how the process before
 # it ended, such as `signal SIGSEGV`. Empty for the first.
 RUNTIME_FOLDER_VARIABLE = "TPUSERVE_RUNTIME_FOLDER"

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from tpuserve_server.core.terms.server_state import Replacement
-from tpuserve_server.hosts import service_manager
-from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
-from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.hosts.application import HostOptions, Listening, TlsOptions
+from tpuserve_server.hosts.channel import SERVICE_MANAGER_VARIABLE, VARIABLE, Channel, ProcessSetup
 from tpuserve_server.observe.logs.configuration import DESCRIPTOR_VARIABLE
 
 # StderrRelay: reads the stderr of the serving process and logs its lines in the supervisor.
@@ -184,7 +182,7 @@ class Child:
                 stderr=stderr.theirs,
                 pass_fds=[*setup.sockets.values(), setup.channel, lock, stderr.log],
                 env={
-                    **{name: value for name, value in os.environ.items() if name != service_manager.VARIABLE},
+                    **{name: value for name, value in os.environ.items() if name != SERVICE_MANAGER_VARIABLE},
                     **environment,
                     "PYTHONPATH": _module_path(),
                     VARIABLE: setup.to_json(),

@@ -6,17 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.access.certificate import CERTIFICATE_KEY
+from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application, HostOptions
+from tpuserve_server.hosts.certificates import names_of_scope
 from tpuserve_server.hosts.departed_clients import DepartedClients
 from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.grpc_headers import is_grpc_request
 from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.peer_certificate import names_of_scope
+from tpuserve_server.hosts.limits import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES
 from tpuserve_server.hosts.refusals import LONG_HEADERS, OVER_RATE, OVERLOADED, RateLimit, has_long_headers, is_late
-from tpuserve_server.hosts.unread_response import ChargedResponses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -160,3 +161,37 @@ class RestCalls:
             return send(message)
 
         return send_on
+
+
+class ChargedResponses:
+    """Charges responses to the budget of those that clients have not read, in parts, for any ASGI server.
+
+    A server that conforms makes `send` wait while its client takes no bytes. The budget then cuts the response, and
+    `send` raises ResponseCut, which is an OSError as after a disconnect. One event loop's thread owns it.
+    """
+
+    def __init__(self, budget: SendingBudget) -> None:
+        """Charge to `budget`."""
+        self._budget = budget
+
+    def charged(self, scope: "Scope", send: "Send") -> "Send":
+        """Return a `send` that charges the response to a request."""
+
+        # A plain function returns the server's own awaitable for a small response, so that it costs nothing more.
+        def send_on(message: "Message") -> "Awaitable[None]":
+            body = message.get("body")
+            if body is None or (len(body) <= SMALL_BYTES and not message.get("more_body", False)):
+                return send(message)
+            return self._deliver(scope, send, message, body)
+
+        return send_on
+
+    async def _deliver(self, scope: "Scope", send: "Send", message: "Message", body: bytes) -> None:
+        with self._budget.begin(scope.get("client"), len(body)) as delivery:
+            more_body, at = message.get("more_body", False), 0
+            while len(body) - at > PART_BYTES:
+                await delivery.wait(send({**message, "body": body[at : at + PART_BYTES], "more_body": True}))
+                at += PART_BYTES
+                if at > TAKEN_AHEAD_BYTES:
+                    delivery.taken()
+            await delivery.wait(send({**message, "body": body[at:], "more_body": more_body}))

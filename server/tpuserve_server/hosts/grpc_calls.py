@@ -33,8 +33,8 @@ from tpuserve_server.hosts.grpc_status import (
     unknown_method,
 )
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.limits import SMALL_BYTES
 from tpuserve_server.hosts.refusals import OVERLOADED, call_lateness_s, refuse_late_call
-from tpuserve_server.hosts.unread_response import SMALL_BYTES
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS

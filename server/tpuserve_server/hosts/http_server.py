@@ -17,17 +17,19 @@ import h2corn
 import h2corn._lib
 
 from tpuserve_server.hosts.addresses import heed_new_connections, ignore_new_connections, listen
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.grpc_arguments import AGE_MS, IDLE_MS, STREAMS, numbers
+from tpuserve_server.hosts.application import HostError, HostOptions, TlsOptions
+from tpuserve_server.hosts.certificates import private_file
 from tpuserve_server.hosts.limits import (
+    AGE_MS,
     IDLE_CONNECTION_S,
+    IDLE_MS,
     MAX_HEADERS_COUNT,
     MAX_STREAMS_PER_CONNECTION,
     REQUEST_TIMEOUT_S,
+    STREAMS,
     find_connection_limit,
+    numbers,
 )
-from tpuserve_server.hosts.tls import TlsOptions, private_file
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
-"""Limits of the host. Light imports only: the supervisor imports this module, too."""
+"""Limits of the host, and gRPC's channel arguments (--grpc_channel_arguments) that change some of them.
+
+Light imports only: the supervisor imports this module, too.
+"""
 
 import resource
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
-from tpuserve_server.hosts.application import HostOptions
+from tpuserve_server.hosts.application import HostError, HostOptions
 
 # File descriptors that stay free for the files and threads of models.
 _RESERVED_FILES: Final = 256
@@ -26,6 +30,12 @@ IDLE_CONNECTION_S: Final = 3600
 UNSENT_BYTES: Final = 1 << 17
 # Time in which a client takes nothing of its response, after which a drain does not wait for it any longer.
 DRAIN_UNREAD_S: Final = 5.0
+# Complete responses up to this size are sent at once, and not charged.
+SMALL_BYTES: Final = 1 << 14
+# A part that the server gets at once.
+PART_BYTES: Final = 1 << 16
+# Bytes of a response that the server takes although the client takes none: 32 parts over HTTP/1.1, 2 MiB over HTTP/2.
+TAKEN_AHEAD_BYTES: Final = 32 * PART_BYTES
 
 
 def raise_file_limit(options: HostOptions) -> None:
@@ -43,3 +53,34 @@ def find_connection_limit(options: HostOptions) -> int:
     if soft == resource.RLIM_INFINITY:
         return options.max_connections
     return max(1, min(options.max_connections, (soft - _RESERVED_FILES) // _GENERATIONS))
+
+
+GrpcArguments: TypeAlias = Sequence[tuple[str, int | str]]
+
+STREAMS: Final = "grpc.max_concurrent_streams"
+AGE_MS: Final = "grpc.max_connection_age_ms"
+IDLE_MS: Final = "grpc.max_connection_idle_ms"
+# TCP's keepalive takes the place of HTTP/2's pings.
+KEEPALIVE_MS: Final = "grpc.keepalive_time_ms"
+KEEPALIVE_TIMEOUT_MS: Final = "grpc.keepalive_timeout_ms"
+_KNOWN: Final = (STREAMS, AGE_MS, IDLE_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS)
+
+
+def numbers(arguments: GrpcArguments) -> dict[str, int]:
+    """Return the arguments that have an effect.
+
+    Raises:
+        HostError: a value is not a positive number.
+    """
+    found: dict[str, int] = {}
+    for name, value in arguments:
+        if name in _KNOWN:
+            if not isinstance(value, int) or value <= 0:
+                raise HostError(f"--grpc_channel_arguments: {name} expects a positive number, got {value!r}.")
+            found[name] = value
+    return found
+
+
+def unknown(arguments: GrpcArguments) -> list[str]:
+    """Return the names of the other arguments, in their order."""
+    return [name for name, _ in arguments if name not in _KNOWN]

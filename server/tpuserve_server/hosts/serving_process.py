@@ -1,33 +1,40 @@
-"""ServingProcess: runs the application and serves its addresses, under the orders of the supervisor."""
+"""ServingProcess: runs the application and serves its addresses, under the orders of the supervisor.
+
+At its end, it waits for the application's stop only for a limited time, and for no thread.
+"""
 
 import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import socket
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import uvloop
 
-from tpuserve_server.hosts.application import Application, Listening
+from tpuserve_server.hosts.application import Application, HostError, Listening, TlsOptions
 from tpuserve_server.hosts.certificates import Certificates
-from tpuserve_server.hosts.channel import Channel, ProcessSetup
-from tpuserve_server.hosts.ending import CUT_TIMEOUT_S, LOST_REQUESTS, end_process, stop_in_time
+from tpuserve_server.hosts.channel import LOST_REQUESTS, ORPHANED, Channel, ProcessSetup
 from tpuserve_server.hosts.endpoint import Endpoint
-from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.handover import FAREWELL_S, Handover
 from tpuserve_server.hosts.http_server import HttpServer
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S, raise_file_limit
 from tpuserve_server.hosts.refusals import RateLimit
-from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.observe.logs.background import WRITER_NAME
 
 _log = logging.getLogger(__name__)
 
-# Exit code after the loss of the supervisor, which is the only process that reads it.
-ORPHANED: Final = 1
+# Time for cancelled calls to send their error responses.
+CUT_TIMEOUT_S = 1.0
+# Time for the application to release its resources. The process cannot interrupt a model that loads or runs, and
+# SIGKILL usually follows SIGTERM soon. The sum of both times is below the supervisor's timeout.
+STOP_TIMEOUT_S = 5.0
 # A process after another one lets connected clients wait for its models for at most this time.
 _RESPAWN_S: Final = 10.0
 # Time for busy clients to get a response that asks them to disconnect, if no other server takes their connections. At
@@ -276,3 +283,35 @@ class ServingProcess:
 async def _never() -> str:
     never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     return await never
+
+
+async def stop_in_time(application: Application) -> bool:
+    """Stop the application and return whether it stopped in time. If not, end the process with `end_process`.
+
+    Raises the errors of the application's `stop`.
+    """
+    stopping = asyncio.ensure_future(application.stop())
+    await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
+    if stopping.done():
+        stopping.result()
+        return True
+    _log.error(
+        "The application did not stop within %g s. The process ends without it. Threads still running: %s",
+        STOP_TIMEOUT_S,
+        ", ".join(_running_threads()) or "none",
+    )
+    return False
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process at once: threads that load or run a model would block an orderly exit."""
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+def _running_threads() -> list[str]:
+    """Return the names of this process's threads, except those of the event loop and the log, and the main thread."""
+    own_threads = {threading.current_thread(), threading.main_thread()}
+    others = [thread.name for thread in threading.enumerate() if thread not in own_threads]
+    return [name for name in others if name != WRITER_NAME]

@@ -12,20 +12,21 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from tpuserve_server.core.system.memory import release_library_pages
 from tpuserve_server.core.system.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
-from tpuserve_server.hosts.addresses import bound, listening
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
+from tpuserve_server.hosts.addresses import SocketFile, bound, listening, socket_file
+from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.certificates import check_usable
+from tpuserve_server.hosts.channel import (
+    LAST_END_VARIABLE,
+    LOST_REQUESTS,
+    RUNTIME_FOLDER_VARIABLE,
+    SERVICE_MANAGER_VARIABLE,
+)
 from tpuserve_server.hosts.child import Child
-from tpuserve_server.hosts.ending import LOST_REQUESTS
-from tpuserve_server.hosts.errors import HostError
 from tpuserve_server.hosts.handover import CONNECT_S, QUEUE_TIMEOUT_S, Predecessor
-from tpuserve_server.hosts.service_manager import report
-from tpuserve_server.hosts.socket_file import SocketFile, socket_file
-from tpuserve_server.hosts.tls import check_usable
 from tpuserve_server.observe.logs.log_format import COMMAND
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -256,3 +257,17 @@ class _Supervisor:
         self._folder.remove()
         logging.shutdown()
         os._exit(code)
+
+
+def report(state: Literal["READY", "STOPPING"]) -> None:
+    """Report a state to a service manager such as systemd, by the protocol of sd_notify(3), if one has started us."""
+    address = os.environ.get(SERVICE_MANAGER_VARIABLE)
+    if not address:
+        return
+    # A leading @ means Linux's abstract namespace.
+    path = f"\0{address[1:]}" if address.startswith("@") else address
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(f"{state}=1".encode(), path)
+    except OSError as error:
+        _log.warning("Cannot report %s to the service manager: %s", state, error)

@@ -23,8 +23,7 @@ from tpuserve_server.core.terms.servable import DeviceMetrics
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.plugin import ExecutorContext
-from tpuserve_server.hosts.application import Listening
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.protocols.guard import Rule
 from tpuserve_server.startup import config_files

@@ -17,8 +17,8 @@ import click
 from pydantic import ValidationError
 
 from tpuserve_server.hosts import supervisor
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.grpc_arguments import unknown
+from tpuserve_server.hosts.application import HostError
+from tpuserve_server.hosts.limits import unknown
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.observe.logs.log_format import COMMAND
 from tpuserve_server.startup.config_files import (

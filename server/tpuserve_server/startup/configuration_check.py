@@ -26,12 +26,9 @@ from tpuserve_server.core.terms.storage import Storage, VersionLocation
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.tensorflow import TENSORFLOW
-from tpuserve_server.hosts.addresses import bound
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.certificates import certificate_status, expiry_warnings, find_invalidity
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.socket_file import SocketFile
-from tpuserve_server.hosts.tls import check_usable
+from tpuserve_server.hosts.addresses import SocketFile, bound
+from tpuserve_server.hosts.application import HostError, HostOptions
+from tpuserve_server.hosts.certificates import certificate_status, check_usable, expiry_warnings, find_invalidity
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter

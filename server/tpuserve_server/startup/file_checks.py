@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError
 from tpuserve_server.startup.settings import Settings, flags
 
 logger = logging.getLogger(__name__)

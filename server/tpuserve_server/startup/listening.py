@@ -6,9 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions
+from tpuserve_server.hosts.application import HostError, HostOptions, TlsOptions
 from tpuserve_server.startup.config_files import ConfigError, read
 from tpuserve_server.startup.file_checks import find_exposure
 from tpuserve_server.startup.server_settings import ListeningSettings

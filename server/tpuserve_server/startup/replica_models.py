@@ -14,7 +14,7 @@ from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError, Unimplemented
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError
 from tpuserve_server.protocols.guard import Attempt
 from tpuserve_server.wire.model_server_config import model_configs
 

@@ -22,10 +22,8 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, ServingError, TooLate
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.hosts import serving_process, supervisor
-from tpuserve_server.hosts.application import HostOptions, Listening
+from tpuserve_server.hosts.application import HostError, HostOptions, Listening, TlsOptions
 from tpuserve_server.hosts.channel import VARIABLE
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.protocols.guarded import admit_every_call
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod

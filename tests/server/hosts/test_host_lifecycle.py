@@ -21,7 +21,7 @@ import pytest
 
 from tests.server.hosts.grpc_calls import UNLIMITED, server_stream, two_way_stream, unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
-from tpuserve_server.hosts.ending import LOST_REQUESTS
+from tpuserve_server.hosts.channel import LOST_REQUESTS
 from tpuserve_server.hosts.limits import DRAIN_UNREAD_S
 
 

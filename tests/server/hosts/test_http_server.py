@@ -15,10 +15,8 @@ import pytest
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.test_tls import CA, TLS, chain_of, client_context, key_of
 from tpuserve_server.hosts import http_server
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError, HostOptions, TlsOptions
 from tpuserve_server.hosts.http_server import HttpServer
-from tpuserve_server.hosts.tls import TlsOptions
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

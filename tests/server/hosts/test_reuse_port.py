@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.free_ports import free_ports
-from tpuserve_server.hosts.reuse_port import SharedPort, is_shared, listening_inodes
+from tpuserve_server.hosts.handover import SharedPort, is_shared, listening_inodes
 
 CONNECTIONS = 20
 

@@ -19,18 +19,18 @@ from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.server_state import Replacement, Traffic
 from tpuserve_server.hosts import serving_process
-from tpuserve_server.hosts.application import HostOptions, Listening
-from tpuserve_server.hosts.channel import VARIABLE, Channel, ProcessSetup
-from tpuserve_server.hosts.ending import LOST_REQUESTS
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError, HostOptions, Listening
+from tpuserve_server.hosts.channel import LOST_REQUESTS, ORPHANED, VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.http_server import HttpServer
-from tpuserve_server.hosts.serving_process import ORPHANED
 from tpuserve_server.protocols.guarded import admit_every_call
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tpuserve_server.core.terms.server_state import CertificateStatus
+
+import threading
+from dataclasses import dataclass
 
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")
@@ -306,3 +306,42 @@ def test_the_setup_comes_from_the_environment_and_leaves_it(monkeypatch: pytest.
     monkeypatch.setenv(VARIABLE, setup.to_json())
     assert ProcessSetup.from_environment().to_json() == setup.to_json()
     assert VARIABLE not in os.environ
+
+
+@dataclass
+class Stopping:
+    """An application whose only tested method is `stop`."""
+
+    fault: Exception | None = None
+    lasts: bool = False
+
+    async def stop(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+        if self.lasts:
+            await asyncio.Event().wait()
+
+
+async def test_a_stop_that_ends_is_waited_for() -> None:
+    assert await serving_process.stop_in_time(Stopping())  # type: ignore[arg-type]  # all that is asked of it
+
+
+async def test_what_a_stop_raises_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="stuck"):
+        await serving_process.stop_in_time(Stopping(RuntimeError("stuck")))  # type: ignore[arg-type]  # as above
+
+
+async def test_a_stop_without_end_is_given_up_and_what_runs_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving_process, "STOP_TIMEOUT_S", 0.05)
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, name="a-model-that-runs")
+    thread.start()
+    try:
+        with caplog.at_level(logging.ERROR):
+            assert not await serving_process.stop_in_time(Stopping(lasts=True))  # type: ignore[arg-type]  # as above
+    finally:
+        gate.set()
+        thread.join()
+    assert "a-model-that-runs" in caplog.text

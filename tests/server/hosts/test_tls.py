@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tests.support.optional import needs
-from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.hosts.errors import HostError
-from tpuserve_server.hosts.tls import TlsOptions, check_usable
+from tpuserve_server.hosts.application import HostError, HostOptions, TlsOptions
+from tpuserve_server.hosts.certificates import check_usable
 
 CA = trustme.CA()
 SERVER = CA.issue_cert("127.0.0.1", "localhost")

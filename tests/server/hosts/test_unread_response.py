@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.fakes import FakeClock
 from tpuserve_server.core.serving.sending import ResponseCut, SendingBudget
-from tpuserve_server.hosts.unread_response import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES, ChargedResponses
+from tpuserve_server.hosts.endpoint import ChargedResponses
+from tpuserve_server.hosts.limits import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import Message

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.core.terms.deadline import SystemClock
-from tpuserve_server.hosts.application import Application
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import Application, HostError
 from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized
 from tpuserve_server.hosts.ray.queue_wait_policy import QUEUE_WAIT
 from tpuserve_server.protocols.grpc_methods import IN_RAY

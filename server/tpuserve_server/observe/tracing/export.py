@@ -207,7 +207,7 @@ _MOST_SENT: Final = 512
 # Time between the first request and its export. Requests that shared a batch end within it.
 _GATHER_S: Final = 1.0
 # Limits after `stop`: of the wait for the export of the last spans, and of the wait for an interrupted thread. Hosts
-# wait 5 s for all parts of the application (`hosts/ending.py`).
+# wait 5 s for all parts of the application (`hosts/serving_process.py`).
 _STOP_S: Final = 3.0
 _INTERRUPTED_S: Final = 1.0
 

@@ -117,7 +117,7 @@ def open_transport(target: OtlpTarget) -> Transport:
 _FIRST_PAUSE_S: Final = 0.5
 # The random part keeps servers from sending again all at once.
 _LEAST_SHARE: Final = 0.5
-# Limit of an export after `hurry`. Hosts wait 5 s for all parts of the application (`hosts/ending.py`).
+# Limit of an export after `hurry`. Hosts wait 5 s for all parts of the application (`hosts/serving_process.py`).
 _LAST_SEND_S: Final = 2.0
 
 

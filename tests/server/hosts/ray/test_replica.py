@@ -14,8 +14,7 @@ from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import NotFound, TooLate
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
-from tpuserve_server.hosts.application import Listening
-from tpuserve_server.hosts.errors import HostError
+from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.protocols.grpc_methods import IN_RAY, GrpcMethod
 from tpuserve_server.protocols.guarded import admit_every_call
