@@ -9,7 +9,7 @@ NOT_TESTED: Final[dict[int, tuple[str, ...]]] = {
     ),
     19: ("floods of other frames: tests/server/hosts/http2",),
     22: ("goodput is a benchmark: python -m benchmarks simulate overload",),
-    26: ("a lost device: a CPU cannot be lost; tests/server/executors/pjrt/test_device_health.py has the failures",),
+    26: ("a lost device: a CPU cannot be lost; tests/server/executors/pjrt/test_devices.py has the failures",),
     30: ("a second signal, and SIGTERM while loading: tests/server/hosts/test_host_lifecycle.py",),
     33: ("goodput is a benchmark: python -m benchmarks simulate overload",),
     39: ("what SIGKILL leaves: tests/server/hosts/test_host_lifecycle.py and test_runtime_folder.py",),

@@ -54,7 +54,7 @@ INSTALLATIONS = (
         ("pjrt", "device programs on the CPU", _JAX),
         ("tpu", "device programs on a TPU", _JAX),
         ("cuda", "device programs on a GPU", _JAX),
-        ("tflite", "TensorFlow Lite models", "import tpuserve_server.executors.tflite.executor"),
+        ("tflite", "TensorFlow Lite models", "import tpuserve_server.executors.tflite.model"),
         ("openvino", "trials of OpenVINO for SavedModels", "import openvino"),
         ("gcs", "base paths of `gs://`", "import gcsfs"),
         ("s3", "base paths of `s3://`", "import s3fs"),

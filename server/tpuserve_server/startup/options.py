@@ -32,8 +32,7 @@ from tpuserve_server.startup.config_files import (
 from tpuserve_server.startup.model_config_file import ModelConfigFile
 from tpuserve_server.startup.server_settings import ARTIFACT_SETTING, BASE_ROOT_VARIABLE
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.storage.artifact import ArtifactStorage
-from tpuserve_server.storage.by_scheme import StorageByScheme
+from tpuserve_server.storage.by_scheme import ArtifactStorage, StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.completeness import ModelFiles
@@ -119,12 +118,14 @@ def access_log(settings: Settings) -> tuple[RequestWatcher, ...]:
     return () if settings.access_log.requests == "off" else (AccessLog(settings.access_log),)
 
 
-def model_storage(settings: Settings, remote: RemoteStorage) -> StorageByScheme | ArtifactStorage:
+def model_storage(settings: Settings, remote: RemoteStorage) -> StorageByScheme:
     """Return the storage of base paths: directories, and object stores through `remote`."""
     files = ModelFiles(model_files())
-    storage = StorageByScheme(LocalStorage(files.missing, version_file=files.find_version_file), remote)
+    local = LocalStorage(files.missing, version_file=files.find_version_file)
     artifact = settings.models.model_artifact_uri
-    return storage if artifact is None else ArtifactStorage(storage, artifact, ARTIFACT_SETTING)
+    if artifact is None:
+        return StorageByScheme(local, remote)
+    return ArtifactStorage(local, remote, artifact, ARTIFACT_SETTING)
 
 
 def remote_storage(settings: Settings) -> RemoteStorage:

@@ -64,8 +64,7 @@ from tpuserve_server.startup.options import (
     vertex_paths,
 )
 from tpuserve_server.startup.settings import Settings
-from tpuserve_server.storage.artifact import ArtifactStorage
-from tpuserve_server.storage.by_scheme import StorageByScheme
+from tpuserve_server.storage.by_scheme import ArtifactStorage, StorageByScheme
 from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tpuserve_server.core.models.configuration_rules import describe_version_as_base
 from tpuserve_server.core.models.model_config import ModelConfig
-from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.storage import FILE_SCHEME, Storage, VersionLocation, is_uri
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.storage import FILE_SCHEME, Storage, VersionLocation, is_uri, parse_version
 from tpuserve_server.storage.remote import RemoteStorage
 
 
@@ -87,3 +87,43 @@ def _check_form(config: ModelConfig) -> None:
         raise InvalidArgument(
             f"Model {config.name}: base path {path} is relative. Write an absolute path, such as file:///models/…"
         )
+
+
+# Version number of an artifact whose directory has no number as its name.
+_FIRST = 1
+
+
+class ArtifactStorage(StorageByScheme):
+    """Storage in which one base path, the artifact, may hold a model's files itself. Keeps no state.
+
+    Version directories in the artifact take precedence.
+    """
+
+    def __init__(self, local: Storage, remote: RemoteStorage, artifact: str, setting: str) -> None:
+        """Take the path or URI of the artifact, and the name of its setting for messages."""
+        super().__init__(local, remote)
+        self._artifact = artifact
+        self._setting = setting
+
+    def check(self, configs: Sequence[ModelConfig]) -> None:
+        """Refuse base paths that this server can never read.
+
+        Raises:
+            FailedPrecondition: a base path needs an extra that is not installed.
+            InvalidArgument: a base path has an unknown scheme, or is a directory that is itself a version.
+        """
+        super().check([config for config in configs if config.base_path != self._artifact])
+        try:
+            self.check_scheme(self._artifact)
+        except (FailedPrecondition, InvalidArgument) as error:
+            raise type(error)(f"{self._setting}: {error.message}") from None
+
+    def find_versions(self, base_path: str) -> Mapping[int, VersionLocation] | None:
+        """Implement Storage.find_versions. An artifact without version directories is a version if it has a model."""
+        found = super().find_versions(base_path)
+        if found != {} or base_path != self._artifact or not self.find_version_file(base_path):
+            return found
+        # A local version is a path, and a remote one a URI.
+        folder = base_path.removeprefix(FILE_SCHEME).rstrip("/")
+        number = parse_version(folder.rpartition("/")[2])
+        return {_FIRST if number is None else number: VersionLocation(folder)}

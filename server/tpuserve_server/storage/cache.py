@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted
-from tpuserve_server.versions.file_hash import sha256_of
+from tpuserve_server.versions.manifest import sha256_of
 
 logger = logging.getLogger(__name__)
 

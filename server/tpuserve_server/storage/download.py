@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError, Unavailable
-from tpuserve_server.storage.object_store import StoreError
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import StoredObject, StoreError
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError, 
 from tpuserve_server.core.terms.storage import VersionLocation, index_versions, show_name
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.download import check_name, download
-from tpuserve_server.storage.object_store import ObjectStore, StoreError
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError
 from tpuserve_server.versions.completeness import ModelFiles
 from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, describe_size
 

@@ -24,9 +24,8 @@ from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.storage import Storage
 from tpuserve_server.core.terms.types import ServableId, Signature
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
-from tpuserve_server.versions.objective_check import check_objectives
 from tpuserve_server.versions.recorded_servable import RecordedServable
-from tpuserve_server.versions.run_timer import RunTimer
+from tpuserve_server.versions.run_timer import RunTimer, check_objectives
 from tpuserve_server.versions.sequence_trial import try_all_sequences
 from tpuserve_server.versions.warmup import warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions

@@ -4,6 +4,7 @@ Its parts are those of `tpuserve_formats`, except signatures. The server reads o
 manifests without the others.
 """
 
+import hashlib
 import math
 import os
 import stat
@@ -16,9 +17,9 @@ from pydantic import Field, ValidationError
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue, Part
 from tpuserve_formats.manifest.version import ManifestCpu, ManifestFile, ManifestParity
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
+from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import Precision
-from tpuserve_server.versions.file_hash import sha256_of
 
 # Enough for any list of files.
 MAX_MANIFEST_BYTES = 16 * 2**20
@@ -190,3 +191,23 @@ def _verify_size(version_path: Path, name: str, entry: ManifestFile) -> None:
         raise FailedPrecondition(f"{name!r} in the manifest cannot be checked: {type(error).__name__}") from error
     if wrong := describe_size(name, entry, size_bytes):
         raise FailedPrecondition(wrong)
+
+
+# Large, because the thread, which may have a low priority, needs the interpreter's lock between two pieces.
+_PIECE_BYTES = 8 * 2**20
+
+
+def sha256_of(path: Path, is_over: Callable[[], bool] = lambda: False) -> str:
+    """Return the sha256 of a file in hexadecimal. Blocks while it reads the whole file.
+
+    Raises:
+        OSError: the file cannot be read.
+        DeadlineExceeded: `is_over` returned True between two pieces.
+    """
+    piece, digest = memoryview(bytearray(_PIECE_BYTES)), hashlib.sha256()
+    with path.open("rb") as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+            if is_over():
+                raise DeadlineExceeded(f"The hash of {show_name(path.name)} takes too long")
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ from tpuserve_server.core.batching.sequences import Axis, Sequences
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.servable import Servable
 from tpuserve_server.core.terms.types import Signature
-from tpuserve_server.versions.blank_rows import blank_rows
+from tpuserve_server.versions.run_timer import blank_rows
 
 # Maximum number of input axes to search for ties, because each set of axes may need a run.
 _MOST_AXES = 4

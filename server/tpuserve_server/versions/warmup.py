@@ -30,8 +30,7 @@ from tpuserve_server.core.terms.validation import (
     matches_shapes,
     with_defaults,
 )
-from tpuserve_server.versions.blank_rows import blank_rows
-from tpuserve_server.versions.run_timer import RunTimer
+from tpuserve_server.versions.run_timer import RunTimer, blank_rows
 from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.wire.example_methods import (
     CLASSIFY,

@@ -6,9 +6,9 @@ import pytest
 from tpuserve_server.core.models.local_storage import MAX_DEPTH, LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.terms.storage import is_uri
+from tpuserve_server.core.terms.storage import VersionLocation, is_uri
 from tpuserve_server.storage import remote
-from tpuserve_server.storage.by_scheme import StorageByScheme
+from tpuserve_server.storage.by_scheme import ArtifactStorage, StorageByScheme
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.object_store import ObjectStore, StoreError
 from tpuserve_server.storage.remote import RemoteStorage
@@ -128,3 +128,76 @@ def test_an_unusual_uri_is_an_error_of_the_store_and_no_other() -> None:
     for uri in ("http://[::1", "http://[bad/%zz"):
         with pytest.raises(StoreError):
             files.list(uri)
+
+
+def artifact_storage(tmp_path: Path, artifact: str) -> ArtifactStorage:
+    local = LocalStorage(lambda path: None, version_file=FILES.find_version_file)
+    remote = RemoteStorage(VersionCache(tmp_path / "cache", 100), FILES)
+    return ArtifactStorage(local, remote, artifact, "AIP_STORAGE_URI")
+
+
+def put(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"x")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "number"), [("export", 1), ("7", 7), ("007", 7)])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_folder_with_a_model_is_a_version(tmp_path: Path, name: str, number: int, scheme: str) -> None:
+    folder = put(tmp_path / name)
+    artifact = f"{scheme}{folder}"
+    found = artifact_storage(tmp_path, artifact).find_versions(artifact)
+    assert found == {number: VersionLocation(str(folder))}
+    assert artifact_storage(tmp_path, artifact).fetch(found[number]) == folder
+    assert artifact_storage(tmp_path, artifact).fingerprint(found[number])
+
+
+def test_version_directories_take_precedence(tmp_path: Path) -> None:
+    folder = put(tmp_path / "export")
+    put(folder / "3")
+    assert artifact_storage(tmp_path, str(folder)).find_versions(str(folder)) == {3: VersionLocation(str(folder / "3"))}
+
+
+def test_a_folder_without_a_model_has_no_version(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert artifact_storage(tmp_path, str(tmp_path / "empty")).find_versions(str(tmp_path / "empty")) == {}
+    assert artifact_storage(tmp_path, str(tmp_path / "none")).find_versions(str(tmp_path / "none")) is None
+
+
+def test_a_uri_with_a_model_is_copied_like_a_version(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/artifact/export/saved_model.pb", b"x")
+    files.pipe_file("/artifact/export/variables/variables.index", b"y")
+    artifact = "memory://artifact/export/"
+    stored = artifact_storage(tmp_path, artifact)
+    found = stored.find_versions(artifact)
+    assert found == {1: VersionLocation("memory://artifact/export")}
+    before = stored.fingerprint(found[1])
+    assert stored.missing(found[1]) is None
+    path = stored.fetch(found[1])
+    assert (path / "saved_model.pb").read_bytes() == b"x"
+    assert (path / "variables" / "variables.index").read_bytes() == b"y"
+    stored.release(path)
+    files.pipe_file("/artifact/export/saved_model.pb", b"new")
+    stored.find_versions(artifact)
+    assert stored.fingerprint(found[1]) != before
+    files.pipe_file("/artifact/export/2/saved_model.pb", b"z")
+    assert stored.find_versions(artifact) == {2: VersionLocation("memory://artifact/export/2")}
+    with pytest.raises(FileNotFoundError):
+        stored.fingerprint(found[1])
+    files.store.clear()
+
+
+def test_only_the_artifact_may_be_a_version(tmp_path: Path) -> None:
+    artifact, other = put(tmp_path / "export"), put(tmp_path / "other")
+    stored = artifact_storage(tmp_path, str(artifact))
+    stored.check([ModelConfig("m", str(artifact))])
+    assert stored.find_versions(str(other)) == {}
+    with pytest.raises(InvalidArgument, match=r"contains saved_model\.pb itself"):
+        stored.check([ModelConfig("m", str(other))])
+
+
+def test_an_unknown_scheme_is_refused_with_the_name_of_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"^AIP_STORAGE_URI: The server does not support base paths of nosuch://"):
+        artifact_storage(tmp_path, "nosuch://b/m").check([])

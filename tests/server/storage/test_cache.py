@@ -10,7 +10,7 @@ import pytest
 
 from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from tpuserve_server.storage.cache import Fill, VersionCache
-from tpuserve_server.versions.file_hash import sha256_of
+from tpuserve_server.versions.manifest import sha256_of
 
 
 def writing(content: bytes = b"12345678") -> Fill:
@@ -129,7 +129,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from tpuserve_server.storage.cache import VersionCache
-from tpuserve_server.versions.file_hash import sha256_of
+from tpuserve_server.versions.manifest import sha256_of
 
 def fill(target):
     (target / "f").write_bytes(b"12345678")

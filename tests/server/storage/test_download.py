@@ -14,8 +14,7 @@ import pytest
 from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Unavailable
 from tpuserve_server.storage import download as module
 from tpuserve_server.storage.download import download
-from tpuserve_server.storage.object_store import StoreError
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import StoredObject, StoreError
 
 
 @dataclass

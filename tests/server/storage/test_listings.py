@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import StoredObject
 from tpuserve_server.storage.remote import Listings, StoreUnavailable
 
 Objects: TypeAlias = tuple[StoredObject, ...]

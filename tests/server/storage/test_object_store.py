@@ -4,8 +4,7 @@ import pytest
 
 from tests.support.object_stores import BUCKET, RunningStore
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.storage.object_store import ObjectStore, StoreError
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError
 
 
 def only(store: ObjectStore, uri: str) -> StoredObject:

@@ -15,12 +15,11 @@ from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Reso
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
-from tpuserve_server.storage.object_store import ObjectStore
-from tpuserve_server.storage.objects import StoredObject
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject
 from tpuserve_server.storage.remote import RemoteStorage, StoreUnavailable
 from tpuserve_server.versions.completeness import ModelFiles
 
-FILES = ModelFiles(("saved_model.pb",))
+FILES = ModelFiles(("saved_model.pb", "model.tflite"))
 
 PARTS = {
     "saved_model.pb": b"graph",

@@ -3,9 +3,11 @@
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
+from typing import Final
 
 import jax
 import numpy as np
@@ -13,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 
 from tpuserve_formats.manifest.device import DeviceShardRule
 from tpuserve_formats.mesh_shape import MeshShape
-from tpuserve_server.core.terms.errors import FailedPrecondition, counted
+from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.errors import Code, DeviceLost, FailedPrecondition, ServingError, counted
 from tpuserve_server.core.terms.types import Array
-from tpuserve_server.executors.pjrt.busy_time import BusyTime
 
 # Kinds of device by the client's platform, if the two names differ.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
@@ -117,6 +119,38 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].strip()
 
 
+class BusyTime:
+    """Total time with at least one run. Thread-safe: `_lock` guards every field."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Start without a run."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running = 0
+        self._since_s = 0.0
+        self._total_s = 0.0
+
+    def begin(self) -> None:
+        """Record the start of a run."""
+        with self._lock:
+            if self._running == 0:
+                self._since_s = self._clock.monotonic_s()
+            self._running += 1
+
+    def end(self) -> None:
+        """Record the end of a run."""
+        with self._lock:
+            self._running -= 1
+            if self._running == 0:
+                self._total_s += self._clock.monotonic_s() - self._since_s
+
+    def total_s(self) -> float:
+        """Return the time up to now, in seconds."""
+        with self._lock:
+            running_s = self._clock.monotonic_s() - self._since_s if self._running else 0.0
+            return self._total_s + running_s
+
+
 @dataclass(frozen=True, slots=True)
 class PjrtGauge:
     """Implementation of core.device_metrics.DeviceGauge. All devices of a mesh share one busy time."""
@@ -202,3 +236,46 @@ class Placement:
         model = self.devices[0].device_kind
         named = model.upper() if model == "cpu" else model
         return f"{named}, mesh {self.shape}" if self._mesh is not None else named
+
+
+# Codes of errors that may mean a lost device. XLA reports many other failures with the same codes, and the messages
+# differ between devices and versions: `INTERNAL: Core halted unexpectedly`, `INTERNAL: … CUDA_ERROR_ILLEGAL_ADDRESS`,
+# `FAILED_PRECONDITION: The program continuator has halted unexpectedly`. A trial on the device decides.
+_SUSPECT: Final = frozenset(
+    (Code.UNKNOWN, Code.FAILED_PRECONDITION, Code.ABORTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS)
+)
+
+
+def try_device(device: jax.Device) -> None:
+    """Copy an array to a device, compute with it, and copy the result back.
+
+    Raises:
+        jax.errors.JaxRuntimeError: the device fails.
+    """
+    ones = jax.device_put(np.ones(8, np.float32), device)
+    np.asarray(ones + ones)
+
+
+class DeviceHealth:
+    """The state of a mesh's devices. Any thread may call it."""
+
+    def __init__(self, devices: Sequence[jax.Device], trial: Callable[[jax.Device], None] = try_device) -> None:
+        """Try `devices` with `trial`, which raises JaxRuntimeError if a device fails."""
+        self._devices = tuple(devices)
+        self._trial = trial
+
+    def explain(self, error: ServingError) -> ServingError:
+        """Return the error of a failed run, or DeviceLost if a device no longer works. Blocks during the trial.
+
+        A trial that hangs is part of the run, so the watchdog finds it.
+        """
+        if error.code not in _SUSPECT:
+            return error
+        for device in self._devices:
+            try:
+                self._trial(device)
+            except jax.errors.JaxRuntimeError as failure:
+                # A full device is not a lost one.
+                if not str(failure).startswith(Code.RESOURCE_EXHAUSTED.name):
+                    return DeviceLost(f"{error.message} (and {device} fails a trial)")
+        return error

@@ -23,10 +23,8 @@ from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Serv
 from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.executors.pjrt import PjrtOptions
-from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.device_health import DeviceHealth
-from tpuserve_server.executors.pjrt.devices import PjrtGauge, Placement, find_devices, kind_of
-from tpuserve_server.executors.pjrt.free_memory import FreeMemory
+from tpuserve_server.executors.pjrt.devices import BusyTime, DeviceHealth, PjrtGauge, Placement, find_devices, kind_of
+from tpuserve_server.executors.pjrt.failures import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
 from tpuserve_server.executors.pjrt.part import DevicePart
 from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program, find_random

@@ -15,8 +15,7 @@ from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
 from tpuserve_server.core.terms.errors import FailedPrecondition, counted
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
-from tpuserve_server.executors.pjrt.failures import device_errors
-from tpuserve_server.executors.pjrt.free_memory import FreeMemory
+from tpuserve_server.executors.pjrt.failures import FreeMemory, device_errors
 
 # Errors of jax.export for invalid bytes, and of JAX when it lowers unknown operations.
 _UNREADABLE = (struct.error, ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)

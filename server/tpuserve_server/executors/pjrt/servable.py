@@ -12,8 +12,7 @@ from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable
 from tpuserve_server.core.terms.types import Signature, Tensors
-from tpuserve_server.executors.pjrt.busy_time import BusyTime
-from tpuserve_server.executors.pjrt.device_health import DeviceHealth
+from tpuserve_server.executors.pjrt.devices import BusyTime, DeviceHealth
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest, served_signature
 from tpuserve_server.executors.pjrt.part import DevicePart, PartRun
 

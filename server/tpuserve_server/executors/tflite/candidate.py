@@ -33,7 +33,7 @@ class PreferredTflite:
             return Refusal(FailedPrecondition(f"the version has no {MODEL_FILE}, or --prefer_tflite_model is off"))
         try:
             # Imported here, because the runtime is an extra that a server without such models does not need.
-            from tpuserve_server.executors.tflite.executor import TfliteExecutor
+            from tpuserve_server.executors.tflite.model import TfliteExecutor
         except ImportError as error:
             raise LITERT.missing(f"{MODEL_FILE} needs") from error
         with self._memory.reserve(total_size(version.path / MODEL_FILE)):

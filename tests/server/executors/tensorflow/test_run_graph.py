@@ -12,8 +12,7 @@ from tests.support.example_models import save_example_model
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures
-from tpuserve_server.executors.tensorflow.repeatability import find_unrepeatable
-from tpuserve_server.executors.tensorflow.run_graph import RunGraph
+from tpuserve_server.executors.tensorflow.run_graph import RunGraph, find_unrepeatable
 
 X = tf.TensorSpec([None, 2], tf.float32, "x")
 

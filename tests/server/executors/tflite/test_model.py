@@ -12,7 +12,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgumen
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tflite import TfliteOptions
-from tpuserve_server.executors.tflite.executor import TfliteExecutor, TfliteServable
+from tpuserve_server.executors.tflite.model import TfliteExecutor, TfliteServable
 
 
 @pytest.fixture(scope="module")
