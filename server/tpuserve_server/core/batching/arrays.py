@@ -76,7 +76,8 @@ def join_batch(
     sequences = options.sequences if options is not None and first.shareable else None
     fits = sequences is None or sequences.own_lengths(first.inputs) == first.lengths
     if len(tasks) == 1 and rows == bucket and fits:
-        if _is_in_place(first.inputs):
+        # A runtime reads large inputs where they are. Most are views of a message at any address.
+        if all(map(_is_readable, first.inputs.values())):
             return first.inputs, False
         if not first.shareable:
             return {name: _aligned(array) for name, array in first.inputs.items()}, False
@@ -115,11 +116,6 @@ def detached(outputs: Tensors, buffers: Tensors) -> Tensors:
         name: array.copy() if any(np.may_share_memory(array, buffer) for buffer in buffers.values()) else array
         for name, array in outputs.items()
     }
-
-
-def _is_in_place(inputs: Tensors) -> bool:
-    """Return whether a runtime reads the large inputs where they are. Most are views of a message at any address."""
-    return all(map(_is_readable, inputs.values()))
 
 
 def _is_readable(array: Array) -> bool:

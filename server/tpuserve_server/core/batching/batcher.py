@@ -145,15 +145,14 @@ class Batcher:
             if self._hung.error is not None:
                 raise self._hung.error.copy()
             try:
-                wakes = self._queue.add(task) and self._loop_runner.must_wake(loop)
+                if self._queue.add(task):
+                    self._loop_runner.wake_soon(loop)
             except Unavailable:
                 self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
                 raise
             except TooLate:
                 self.refusals.refused(task.priority, task.enqueued_s)
                 raise
-        if wakes:
-            self._loop_runner.wake_soon(loop)
 
     def queued(self) -> dict[str, QueueDepth]:
         """Return the waiting requests by signature. Signatures without waiting requests are absent."""
@@ -206,15 +205,11 @@ class Batcher:
             for turn in self._turns:
                 turn.close()
 
-    def _next_batch(self, thread: int, turn: Turn) -> list[Task]:
-        """Wait for a ready batch and a turn on the device. Return no tasks once stopped and drained."""
-        while (tasks := self._wait_for_batch(thread, turn)) is None:
-            if turn.line_up():
-                turn.wait()
-        return tasks
-
     def _wait_for_batch(self, thread: int, turn: Turn) -> list[Task] | None:
-        """Wait for a ready batch. Return its tasks, or None if a batch is ready but another thread has the turn."""
+        """Wait for a ready batch and a turn on the device. Return its tasks, or none once stopped and drained.
+
+        Return None if a batch is ready, but another thread has the turn.
+        """
         with self._changed:
             while True:
                 if self._loop_runner.is_running:
@@ -279,16 +274,20 @@ class Batcher:
         A separate frame frees everything of the last batch while the thread waits for the next.
         """
         thread = runner.thread
-        tasks = self._following_batch(thread, turn) if runner.in_flight else self._next_batch(thread, turn)
+        tasks = self._following_batch(thread, turn) if runner.runs else self._wait_for_batch(thread, turn)
+        while tasks is None:
+            if turn.line_up():
+                turn.wait()
+            tasks = self._wait_for_batch(thread, turn)
         if tasks:
             if not runner.start(tasks):
                 # All its requests had ended.
                 with self._changed:
                     self._taken.drop(thread)
-            if runner.has_room:
+            if runner.free_buffers:
                 # Another batch may follow at once.
                 return True
-        elif not runner.in_flight:
+        elif not runner.runs:
             return False
         run_s = runner.finish()
         with self._changed:

@@ -82,7 +82,9 @@ class DeviceShare:
             if turn.closed or (not turn.has_slot and self._take_free(turn)):
                 return False
             model = turn.model
-            self._catch_up(model)
+            if not model.slots and not model.waiting:
+                # It was idle.
+                model.virtual_s = max(model.virtual_s, self._virtual_s)
             if not model.waiting:
                 self._waiting.append(model)
             model.waiting.append(turn)
@@ -91,25 +93,6 @@ class DeviceShare:
                 self._end(turn)
                 self._hand_on()
             return True
-
-    def _give_back(self, turn: "Turn") -> None:
-        with self._lock:
-            if turn.has_slot:
-                self._end(turn)
-                self._hand_on()
-                if not self._used:
-                    # The device is idle, so no model owes device time any more.
-                    self._virtual_s = self._furthest_s
-
-    def _close(self, turn: "Turn") -> None:
-        with self._lock:
-            turn.closed = True
-            if turn.waits:
-                turn.waits = False
-                turn.model.waiting.remove(turn)
-                if not turn.model.waiting:
-                    self._waiting.remove(turn.model)
-                turn.called.release()
 
     # The methods below are called with the lock held.
 
@@ -121,14 +104,12 @@ class DeviceShare:
     def _take_free(self, turn: "Turn") -> bool:
         if self._used >= self._slots:
             return False
-        self._catch_up(turn.model)
+        model = turn.model
+        if not model.slots and not model.waiting:
+            # It was idle.
+            model.virtual_s = max(model.virtual_s, self._virtual_s)
         self._begin(turn)
         return True
-
-    def _catch_up(self, model: _Model) -> None:
-        """Move a model that was idle to the current virtual time."""
-        if not model.slots and not model.waiting:
-            model.virtual_s = max(model.virtual_s, self._virtual_s)
 
     def _charge(self, turn: "Turn") -> None:
         model = turn.model
@@ -141,23 +122,13 @@ class DeviceShare:
         turn.has_slot = turn.is_new = True
         turn.model.slots += 1
         self._used += 1
-        self._advance(turn.model)
-
-    def _advance(self, model: _Model) -> None:
-        if model.virtual_s > self._virtual_s:
-            self._virtual_s = model.virtual_s
+        self._virtual_s = max(self._virtual_s, turn.model.virtual_s)
 
     def _end(self, turn: "Turn") -> None:
         self._charge(turn)
         turn.has_slot = False
         turn.model.slots -= 1
         self._used -= 1
-
-    def _is_wanted(self, turn: "Turn") -> bool:
-        """Return whether another model should get the turn's slot, or too many slots are in use for unequal weights."""
-        if self._waiting and self._next().virtual_s <= turn.model.virtual_s:
-            return True
-        return self._used > self._slots
 
     def _next(self) -> _Model:
         # `_waiting` is in order of arrival, so the first of equals has waited longest.
@@ -211,9 +182,11 @@ class Turn:
             # A new slot is used once before the turn competes with others again.
             elif not self.is_new:
                 device._charge(self)
-                if device._is_wanted(self):
+                virtual_s = self.model.virtual_s
+                # Another model should get the slot, or too many slots are in use for unequal weights.
+                if device._used > device._slots or (device._waiting and device._next().virtual_s <= virtual_s):
                     return False
-                device._advance(self.model)
+                device._virtual_s = max(device._virtual_s, virtual_s)
             self.is_new = False
             return True
 
@@ -227,11 +200,26 @@ class Turn:
 
     def give_back(self) -> None:
         """Hand the slot, if any, to the next turn in line."""
-        self._device._give_back(self)
+        device = self._device
+        with device._lock:
+            if self.has_slot:
+                device._end(self)
+                if device._waiting:
+                    device._hand_on()
+                if not device._used:
+                    # The device is idle, so no model owes device time any more.
+                    device._virtual_s = device._furthest_s
 
     def close(self) -> None:
         """Stop the turn from ever waiting again. Thread-safe, and may be called several times."""
-        self._device._close(self)
+        with self._device._lock:
+            self.closed = True
+            if self.waits:
+                self.waits = False
+                self.model.waiting.remove(self)
+                if not self.model.waiting:
+                    self._device._waiting.remove(self.model)
+                self.called.release()
 
 
 def _virtual_s(model: _Model) -> float:

@@ -146,20 +146,15 @@ class LoopRunner:
 
     # The event loop.
 
-    def must_wake(self, loop: _Loop) -> bool:
-        """Return whether to call `wake_soon`, because tasks of this loop were queued. The lock must be held."""
-        if not self.idle or self.is_running or self._waking is loop:
-            return False
-        self._waking = loop
-        return True
-
     def wake_soon(self, loop: _Loop) -> None:
         """Wake a device thread, or run the batch here, after the requests that the loop is about to submit.
 
         At once, they would compete with the device thread for the interpreter's lock, and the device would run a batch
-        of one. One wake-up after them serves all.
+        of one. One wake-up after them serves all. The lock must be held.
         """
-        loop.call_soon(self._wake, loop)
+        if self.idle and not self.is_running and self._waking is not loop:
+            self._waking = loop
+            loop.call_soon(self._wake, loop)
 
     def _wake(self, loop: _Loop) -> None:
         with self._changed:
@@ -173,14 +168,12 @@ class LoopRunner:
     def _take_allowed(self, loop: _Loop) -> list[Task]:
         if not self.choice.may_run or not self.idle or self.is_running or not self._loops.may_run(loop):
             return []
-        now_s = self._clock.monotonic_s()
-        tasks = self._take(now_s) if self._is_allowed(now_s) else []
+        batch, now_s = self._queue.single(), self._clock.monotonic_s()
+        if batch is None or not self.choice.allows(batch, now_s):
+            return []
+        tasks = self._take(now_s)
         self.is_running = bool(tasks)
         return tasks
-
-    def _is_allowed(self, now_s: float) -> bool:
-        batch = self._queue.single()
-        return batch is not None and self.choice.allows(batch, now_s)
 
     def _run_here(self, tasks: list[Task], loop: _Loop) -> None:
         self._loops.ran(loop)
@@ -194,7 +187,7 @@ class LoopRunner:
                 self._changed.notify_all()
             elif self._queue:
                 self._waking = loop
-                self.wake_soon(loop)
+                loop.call_soon(self._wake, loop)
 
     # A device thread.
 

@@ -189,12 +189,7 @@ class Refusals:
         self._clock = clock
         self._metrics = metrics
         # Requests are checked before they are decoded until then. 0 if none has been refused for a while.
-        self._until_s = 0.0
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a request has been late within the last second, or is expected to be."""
-        return self._until_s > 0.0
+        self.until_s = 0.0
 
     def check(self, signature_name: str, deadline: Deadline, priority: Priority = Priority.HIGH) -> None:
         """Check whether a request would be in time, before it is decoded. Cheap.
@@ -202,14 +197,14 @@ class Refusals:
         Raises:
             TooLate: even a request of one row would be answered after its deadline.
         """
-        if not self._until_s:
+        if not self.until_s:
             return
         now_s = self._clock.monotonic_s()
         try:
             with self._lock:
                 self._queue.check_deadline(signature_name, deadline, priority, now_s)
-                if now_s > self._until_s:
-                    self._until_s = 0.0
+                if now_s > self.until_s:
+                    self.until_s = 0.0
         except TooLate:
             self.refused(priority, now_s)
             raise
@@ -219,7 +214,7 @@ class Refusals:
 
         It is 0, too, for a signature with a latency objective, and if no request has been refused lately.
         """
-        if not self._until_s:
+        if not self.until_s:
             return 0.0
         with self._lock:
             lateness_s = self._queue.lateness_s(deadline, now_s)
@@ -229,7 +224,7 @@ class Refusals:
 
     def begin(self, now_s: float) -> None:
         """Check requests before they are decoded from now on, because one is late."""
-        self._until_s = now_s + _REFUSES_FOR_S
+        self.until_s = now_s + _REFUSES_FOR_S
 
     def refused(self, priority: Priority, now_s: float) -> None:
         """Count a request that was refused because it would be late."""

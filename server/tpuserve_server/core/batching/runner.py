@@ -15,7 +15,7 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue, HostDelay
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions
-from tpuserve_server.core.batching.task import Outcome, Task, all_waiting, complete, complete_batch, share_run
+from tpuserve_server.core.batching.task import Outcome, Task, complete, complete_batch, share_run
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun
 from tpuserve_server.core.terms.deadline import WaitingClock
@@ -120,26 +120,19 @@ class BatchRunner:
         self._servable = version.servable
         self._options = version.options
         self._costs = version.costs
+        self._apis = {name: one.api for name, one in version.servable.signatures.items()}
         self._batchable = {name: one for name, one in version.servable.signatures.items() if one.is_batchable}
-        self._free_buffers = list(buffers)
+        # Another batch can be started while some are left.
+        self.free_buffers = list(buffers)
         self._clock = services.clock
         self._metrics = services.metrics
         self._watchdog = services.watchdog
         self._spans = services.spans
         self._host = host
         self._device = device
-        self._runs: deque[_Run] = deque()
+        # The batches that have been started and not finished.
+        self.runs: deque[_Run] = deque()
         self._ended_s = 0.0
-
-    @property
-    def in_flight(self) -> int:
-        """Number of batches that have been started and not finished."""
-        return len(self._runs)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another batch can be started."""
-        return bool(self._free_buffers)
 
     def start(self, tasks: list[Task]) -> bool:
         """Drop the tasks that have ended, and start the rest on the device as one batch.
@@ -148,7 +141,7 @@ class BatchRunner:
         """
         live = self._drop_dead(tasks)
         if live:
-            self._runs.append(self._start(live, self._free_buffers.pop()))
+            self.runs.append(self._start(live, self.free_buffers.pop()))
         return bool(live)
 
     def finish(self, loop: asyncio.AbstractEventLoop | None = None) -> float:
@@ -158,14 +151,14 @@ class BatchRunner:
         the invalid data, and costs the others a few runs instead of one each. Return the seconds that the device was
         busy. Blocks; never raises. `loop` is the running event loop if one calls this.
         """
-        run = self._runs.popleft()
+        run = self.runs.popleft()
         begun_s = max(run.facts.started_s, self._ended_s)
         if self._spans is not None and self._spans.is_recording:
             with self._span(self._spans, "results", run.tasks[0], run.facts):
                 self._finish(run, loop)
         else:
             self._finish(run, loop)
-        self._free_buffers.append(run.buffers)
+        self.free_buffers.append(run.buffers)
         return self._ended_s - begun_s
 
     def _finish(self, run: _Run, loop: asyncio.AbstractEventLoop | None) -> None:
@@ -174,7 +167,7 @@ class BatchRunner:
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
             middle = len(tasks) // 2
             # The halves run behind the other batches in flight. Their ends are then unknown, so they are not timed.
-            for other in self._runs:
+            for other in self.runs:
                 other.is_timed = False
             for half in (tasks[:middle], tasks[middle:]):
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
@@ -182,7 +175,7 @@ class BatchRunner:
                     self._device.run_again(self.thread, self._clock.monotonic_s())
                     share_run(live, run.facts.again())
                     part = self._start(live, run.buffers)
-                    part.is_timed = not self._runs
+                    part.is_timed = not self.runs
                     self._finish(part, loop)
             return
         complete_batch(tasks, outcomes, partial(self._record_host, self._clock.monotonic_s()), loop)
@@ -194,7 +187,11 @@ class BatchRunner:
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
         """Drop expired and cancelled tasks, and parts of failed requests, before they cost device time."""
         now_s = self._clock.monotonic_s()
-        if all_waiting(tasks, now_s):
+        # Nearly always, all callers wait.
+        for task in tasks:
+            if task.split_request is not None or task.deadline.at_s <= now_s or task.future.done():
+                break
+        else:
             return tasks
         live = []
         for task in tasks:
@@ -302,16 +299,15 @@ class BatchRunner:
 
     def _measure(self, run: _Run, run_s: float) -> None:
         first, options = run.tasks[0], run.options
-        rows, bucket = [task.rows for task in run.tasks], run.bucket
-        if options is None:
-            rows = [bucket := self._count_rows(first)]
+        bucket = run.bucket if options is not None else self._count_rows(first)
+        rows = [task.rows for task in run.tasks] if options is not None else [bucket]
         expected_s = 0.0
         if run.is_timed and (first.shareable or options is None):
             expected_s = self._costs.learn(first.signature_name, run.bucket, run_s, first.lengths)
         self._metrics.batch_finished(
             servable=self._id,
             signature=first.signature_name,
-            api=self._servable.signatures[first.signature_name].api,
+            api=self._apis[first.signature_name],
             task_rows=rows,
             bucket=bucket,
             queue_waits_s=[run.facts.started_s - task.enqueued_s for task in run.tasks],

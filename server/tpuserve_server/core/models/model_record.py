@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -204,10 +205,6 @@ class ModelRecord:
             self.versions[number] = VersionRecord(version.aspired, remark=error.message)
         self.settle(is_closing=is_closing)
 
-    def find(self, number: int | None) -> VersionRecord | None:
-        """Return the version with this number in any state, or for None the latest that is AVAILABLE."""
-        return self.latest if number is None else self.versions.get(number)
-
     def is_available(self, number: int) -> bool:
         """Return whether the server answers requests for this version."""
         return number in self.versions and self.versions[number].state is State.AVAILABLE
@@ -313,11 +310,11 @@ class ModelRecord:
 class ServableHandle:
     """A handle on a loaded version, which stays loaded until `release`. Release once, or use as a context manager."""
 
-    __slots__ = ("_release", "_version", "loaded", "servable_id")
+    __slots__ = ("loaded", "release", "servable_id")
 
     def __init__(self, release: Callable[[VersionRecord], None], version: VersionRecord, loaded: Loaded) -> None:
-        self._release = release
-        self._version = version
+        # Releases the version.
+        self.release = partial(release, version)
         self.servable_id = version.aspired.servable
         self.loaded = loaded
 
@@ -328,10 +325,6 @@ class ServableHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
-
-    def release(self) -> None:
-        """Release the version."""
-        self._release(self._version)
 
 
 class ModelStates(NamedTuple):

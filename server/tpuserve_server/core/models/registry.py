@@ -89,7 +89,10 @@ class ModelRegistry:
         with self._lock:
             model, label = self._models.get(spec.name), spec.version_label
             number = spec.version if label is None else resolve_label(model, spec.name, label)
-            version = model.find(number) if model is not None else None
+            version = None
+            if model is not None:
+                # Without a number, the latest version that is AVAILABLE.
+                version = model.latest if number is None else model.versions.get(number)
             if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
                 raise shutting_down() if self._closed else why_not(model, spec.name, number)
             version.handles += 1

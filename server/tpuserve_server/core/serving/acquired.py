@@ -14,7 +14,7 @@ from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_record import ServableHandle
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
-from tpuserve_server.core.system.timers import EARLY_S, RareTimers, RareTimersByLoop
+from tpuserve_server.core.system.timers import EARLY_S, RareTimersByLoop
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
@@ -269,7 +269,14 @@ class AcquiredModel(_Acquired):
             future = asyncio.get_running_loop().create_future()
             _, name, _, output_names, rows, is_shared = prepared
             task = Task(name, output_names, inputs, rows, deadline, future, shareable=is_shared, priority=priority)
-        timers = self._submit(task)
+        batcher, timers = self._loaded.batcher, None
+        remaining_s = deadline.at_s - self._clock.monotonic_s()
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
+        batcher.submit(task)
+        if remaining_s < math.inf:
+            timers = self._timers.of(task.future.get_loop())
+            timers.start(task, remaining_s, partial(_expire, batcher, task, self._handle.servable_id))
         try:
             outcome = await task.future
         except asyncio.CancelledError:
@@ -318,19 +325,6 @@ class AcquiredModel(_Acquired):
             return inputs, count_rows(inputs)
         check_batchable(inputs)
         return inputs, 0
-
-    def _submit(self, task: Task) -> RareTimers | None:
-        """Queue the task. Return the timers that hold its deadline, or None if it has no deadline."""
-        batcher, deadline = self._loaded.batcher, task.deadline
-        remaining_s = deadline.at_s - self._clock.monotonic_s()
-        if remaining_s <= 0:
-            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
-        batcher.submit(task)
-        if not deadline.is_finite:
-            return None
-        timers = self._timers.of(task.future.get_loop())
-        timers.start(task, remaining_s, partial(_expire, batcher, task, self._handle.servable_id))
-        return timers
 
     def _abandon(self, task: Task) -> None:
         # A host that watches deadlines itself cancels the expired request, with a timer that may fire slightly early.

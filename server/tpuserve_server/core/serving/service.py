@@ -1,7 +1,7 @@
 """InferenceService: the entry point to the models for every protocol and host."""
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from tpuserve_server.core.batching.task import QueueDepth
@@ -23,7 +23,6 @@ from tpuserve_server.core.terms.types import (
     ModelMetadata,
     ModelSpec,
     ServableId,
-    Signature,
     VersionStatus,
 )
 from tpuserve_server.core.terms.validation import EXACT_SHAPES, ShapeRules
@@ -89,7 +88,10 @@ class InferenceService:
             loaded = handle.loaded
             if isinstance(loaded, LoadedEnsemble):
                 return self._hold_steps(handle, loaded, spec)
-            signature = _find_signature(loaded.servable.signatures, spec)
+            name = spec.signature_name or DEFAULT_SIGNATURE_NAME
+            signature = loaded.servable.signatures.get(name)
+            if signature is None:
+                raise _no_signature(name)
             return AcquiredModel(handle, loaded, signature, self._clock, self._timers, self._shapes)
         except BaseException:
             handle.release()
@@ -306,14 +308,6 @@ class InferenceService:
         return AcquiredEnsemble(handle, steps, self._shapes)
 
 
-def _find_signature(signatures: Mapping[str, Signature], spec: ModelSpec) -> Signature:
-    name = spec.signature_name or DEFAULT_SIGNATURE_NAME
-    signature = signatures.get(name)
-    if signature is None:
-        raise _no_signature(name)
-    return signature
-
-
 def _no_signature(name: str) -> FailedPrecondition:
     return FailedPrecondition(f'Serving signature key "{name}" not found.')
 
@@ -339,7 +333,7 @@ class OverloadGate:
         for loaded in serving:
             if not isinstance(loaded, LoadedVersion) or loaded.responses is not None:
                 return False
-            if not loaded.batcher.refusals.is_active:
+            if not loaded.batcher.refusals.until_s:
                 return False
         return bool(serving)
 
