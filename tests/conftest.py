@@ -76,6 +76,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     )
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Refuse modules that import Locust, which replaces threads in the whole process. gRPC then waits forever."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        pytest.exit(f"{report.nodeid} imports locust, which must not happen in pytest's process", returncode=3)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Exclude imported objects from garbage collection, because they are never garbage.
