@@ -191,7 +191,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What the protocols and the host share."""
+    """Parts that the protocols and the host share."""
 
     budgets: Budgets
     traffic: Traffic

@@ -197,7 +197,7 @@ class ServerProcess:
 
 def main() -> None:
     """Run the server. Standard input is a pipe that only the owner holds open."""
-    # Of the child process alone: it imports the host.
+    # Only the child process needs it: it imports the host.
     from tpuserve_server.startup.command import serve
 
     # A daemon thread, because only the end of the process interrupts its read.

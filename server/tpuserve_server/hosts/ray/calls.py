@@ -22,12 +22,13 @@ from tpuserve_server.protocols.rpc import CallContext, Trailers
 from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 _OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER, REQUEST_ID_HEADER, TRACEPARENT))
+_STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
 
 Pairs: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 
-class ServicerContext(Protocol):
-    """The parts of grpcio's context of a call that are used here."""
+class ReplicaContext(Protocol):
+    """The parts of Ray's RayServegRPCContext that are used here."""
 
     def invocation_metadata(self) -> Pairs | None:
         """Return the client's metadata, with decoded `-bin` values."""
@@ -36,71 +37,6 @@ class ServicerContext(Protocol):
     def peer(self) -> str:
         """Return the client's address in grpcio's form."""
         ...
-
-
-def call_context(
-    context: ServicerContext, deadline: Deadline, trailers: Trailers, started_s: float = 0.0
-) -> CallContext:
-    """Return the context of a unary call that began at `started_s`, or of a stream."""
-    own = _own_metadata(context)
-    request_id = own.get(REQUEST_ID_HEADER)
-    if request_id is not None:
-        echo_request_id(request_id, trailers)
-    return CallContext(
-        deadline,
-        Metadata(_raw_metadata(context)),
-        own.get(PRIORITY_HEADER),
-        partial(_client, context),
-        started_s,
-        trailers if started_s else None,
-        wants_timing(own.get(TIMING_REQUEST_HEADER)),
-        trace_headers_of(_raw_metadata(context)) if TRACEPARENT in own else None,
-        request_id,
-        no_certificate,
-    )
-
-
-def _client(context: ServicerContext) -> str | None:
-    client = client_of(context)
-    return None if client is None else client[0]
-
-
-def client_of(context: ServicerContext) -> tuple[str, int] | None:
-    """Return the client's IP address and port, or None for a client of a UNIX socket.
-
-    grpcio's forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
-    """
-    kind, _, address = unquote(context.peer()).partition(":")
-    if kind.startswith("unix"):
-        return None
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _own_metadata(context: ServicerContext) -> dict[str, bytes]:
-    """Return the metadata that is for the server itself, by key."""
-    return {
-        key: value.encode() if isinstance(value, str) else value
-        for key, value in context.invocation_metadata() or ()
-        if key in _OWN_METADATA
-    }
-
-
-def _raw_metadata(context: ServicerContext) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the raw metadata. A generator, so that unused metadata is never converted."""
-    for key, value in context.invocation_metadata() or ():
-        # grpcio has already decoded the base64 of `-bin` values.
-        yield (
-            key.encode(),
-            base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode(),
-        )
-
-
-_STATUS = {Code(status.value[0]): status for status in grpc.StatusCode}
-
-
-class ReplicaContext(ServicerContext, Protocol):
-    """The parts of Ray's RayServegRPCContext that are used here."""
 
     def set_code(self, code: grpc.StatusCode) -> None:
         """Set the status of the response."""
@@ -155,7 +91,7 @@ class ReplicaCalls:
         started_s = self._clock.monotonic_s()
         trailers: Trailers = []
         try:
-            call = call_context(context, self._deadline(context), trailers, started_s)
+            call = _call_context(context, self._deadline(context), trailers, started_s)
             # Ray's proxy has read the message. The checks of its size and content still follow the admission.
             handle = await method.admit(call)
             response = await handle(self._checked(request), call)
@@ -175,7 +111,7 @@ class ReplicaCalls:
         bodies = (self._checked(request) async for request in requests)
         messages: AsyncIterator[bytes] | None = None
         try:
-            call = call_context(context, self._deadline(context), trailers)
+            call = _call_context(context, self._deadline(context), trailers)
             messages = (await method.admit(call))(bodies, call)
             async for message in messages:
                 yield Response(message)
@@ -212,3 +148,53 @@ def _fail(context: ReplicaContext, failure: RpcFailure, trailers: Trailers) -> N
 def _send_trailers(context: ReplicaContext, trailers: Trailers) -> None:
     if trailers:
         context.set_trailing_metadata(trailers)
+
+
+def _call_context(
+    context: ReplicaContext, deadline: Deadline, trailers: Trailers, started_s: float = 0.0
+) -> CallContext:
+    """Return the context of a unary call that began at `started_s`, or of a stream."""
+    own = _own_metadata(context)
+    request_id = own.get(REQUEST_ID_HEADER)
+    if request_id is not None:
+        echo_request_id(request_id, trailers)
+    return CallContext(
+        deadline,
+        Metadata(_raw_metadata(context)),
+        own.get(PRIORITY_HEADER),
+        partial(_client, context),
+        started_s,
+        trailers if started_s else None,
+        wants_timing(own.get(TIMING_REQUEST_HEADER)),
+        trace_headers_of(_raw_metadata(context)) if TRACEPARENT in own else None,
+        request_id,
+        no_certificate,
+    )
+
+
+def _client(context: ReplicaContext) -> str | None:
+    """Return the client's IP address, or None for a client of a UNIX socket.
+
+    grpcio's forms are `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5` and `unix:` (grpc/grpc, doc/naming.md).
+    """
+    kind, _, address = unquote(context.peer()).partition(":")
+    return None if kind.startswith("unix") else address.rpartition(":")[0].strip("[]")
+
+
+def _own_metadata(context: ReplicaContext) -> dict[str, bytes]:
+    """Return the metadata that is for the server itself, by key."""
+    return {
+        key: value.encode() if isinstance(value, str) else value
+        for key, value in context.invocation_metadata() or ()
+        if key in _OWN_METADATA
+    }
+
+
+def _raw_metadata(context: ReplicaContext) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the raw metadata. A generator, so that unused metadata is never converted."""
+    for key, value in context.invocation_metadata() or ():
+        # grpcio has already decoded the base64 of `-bin` values.
+        yield (
+            key.encode(),
+            base64.b64encode(value).rstrip(b"=") if isinstance(value, bytes) else value.encode(),
+        )
