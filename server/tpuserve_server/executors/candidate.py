@@ -1,12 +1,12 @@
-"""Interface of ExecutorChoice to the executors that it chooses from: Candidate and Refusal."""
+"""Candidate: the interface of ExecutorChoice to executors. Refusals, and servables and runs that candidates share."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 
@@ -59,6 +59,17 @@ class Candidate(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CompletedRun:
+    """Run that has ended in `dispatch`: implements InFlight."""
+
+    outputs: Tensors
+
+    def result(self) -> Tensors:
+        """Return the outputs."""
+        return self.outputs
+
+
 class ChosenServable:
     """Servable that wraps another one."""
 
@@ -70,12 +81,10 @@ class ChosenServable:
         self.max_in_flight = servable.max_in_flight
         self.unrepeatable = servable.unrepeatable
         self.never_blocks = servable.never_blocks
+        # The method of the other one, because every batch calls it.
+        self.dispatch = servable.dispatch
         self.device = device
         self._closed = closed
-
-    def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
-        """Implement Servable.dispatch."""
-        return self._servable.dispatch(signature_name, inputs, output_names)
 
     def close(self) -> None:
         """Implement Servable.close."""

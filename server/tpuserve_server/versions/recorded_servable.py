@@ -1,6 +1,7 @@
 """RecordedServable: a servable whose runs are in the journal, and that reports runs of new shapes."""
 
 import logging
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 # Maximum number of known shapes, because clients choose free dimensions. Other shapes are new at each run.
 _MOST_SHAPES: Final = 4096
+_shape_of = operator.attrgetter("shape")
 
 
 class RecordedServable:
@@ -71,7 +73,7 @@ class RecordedServable:
         Raises:
             InvalidArgument, FailedPrecondition: runs with such inputs end the process, so this one does not start.
         """
-        shapes = (signature_name, tuple(output_names), *[array.shape for array in inputs.values()])
+        shapes = (signature_name, tuple(output_names), *map(_shape_of, inputs.values()))
         if not self._shapes.get(shapes):
             return self._dispatch_new(shapes, signature_name, inputs, output_names)
         entry = self._entry

@@ -17,7 +17,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
-from tpuserve_server.executors.candidate import Candidate, ChosenServable
+from tpuserve_server.executors.candidate import Candidate, ChosenServable, CompletedRun
 from tpuserve_server.executors.openvino import OPENVINO, OpenVinoOptions
 from tpuserve_server.executors.plugin import MissingRuntime
 from tpuserve_server.executors.tensorflow import DEFAULT_TAGS
@@ -263,7 +263,7 @@ class OpenVinoServable:
         """
         if self._rest is not None and signature_name != DEFAULT_SIGNATURE_NAME:
             return self._rest.dispatch(signature_name, inputs, output_names)
-        return _Done(self._model.run(inputs, output_names))
+        return CompletedRun(self._model.run(inputs, output_names))
 
     def close(self) -> None:
         """Release both runtimes' memory."""
@@ -271,16 +271,6 @@ class OpenVinoServable:
         if self._rest is not None:
             self._rest.close()
         trim_memory()
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """Completed run."""
-
-    outputs: Tensors
-
-    def result(self) -> Tensors:
-        return self.outputs
 
 
 _log = logging.getLogger(__name__)

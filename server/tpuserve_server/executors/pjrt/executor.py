@@ -28,7 +28,7 @@ from tpuserve_server.executors.pjrt.failures import FreeMemory
 from tpuserve_server.executors.pjrt.manifest import ProgramManifest
 from tpuserve_server.executors.pjrt.part import DevicePart
 from tpuserve_server.executors.pjrt.program import Program, check_version, compile_program, find_random
-from tpuserve_server.executors.pjrt.servable import PjrtServable, SignatureProgram
+from tpuserve_server.executors.pjrt.servable import PjrtServable, SavedModels, SignatureProgram
 
 # Memory-mapped weights of a version, in the safetensors format (huggingface/safetensors, README.md, "Format").
 #
@@ -147,9 +147,10 @@ class PjrtExecutor:
         with contextlib.ExitStack() as undo:
             # Not in the background: TensorFlow's first session starts threads that stay.
             load_saved_model = functools.partial(self._load_host, servable_id, undo)
-            hosts = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
-            saved_model = load_saved_model(version) if manifest.without_program else None
-            load = functools.partial(self._load, servable_id, version, manifest, hosts, saved_model, undo)
+            around = {folder: load_saved_model(version.part(folder)) for folder in _host_folders(manifest.device)}
+            without = manifest.without_program
+            saved_models = SavedModels(around, load_saved_model(version) if without else None, without)
+            load = functools.partial(self._load, servable_id, version, manifest, saved_models, undo)
             try:
                 servable = run_in_background(load, "load-pjrt")
             except ServingError as error:
@@ -169,8 +170,7 @@ class PjrtExecutor:
         servable_id: ServableId,
         version: VersionFiles,
         manifest: ProgramManifest,
-        hosts: Mapping[str, Servable],
-        saved_model: Servable | None,
+        saved_models: SavedModels,
         undo: contextlib.ExitStack,
     ) -> PjrtServable:
         path, device = version.path, manifest.device
@@ -191,11 +191,9 @@ class PjrtExecutor:
         )
         _try_out(device, compiled, weights, free)
         return PjrtServable(
-            _signature_programs(manifest, compiled, weights, hosts),
+            _signature_programs(manifest, compiled, weights, saved_models.around),
             list(weights.values()),
-            list(hosts.values()),
-            saved_model,
-            manifest.without_program,
+            saved_models,
             self._busy,
             self._health,
             device=f"{placement} (PJRT, jax {jax.__version__})",

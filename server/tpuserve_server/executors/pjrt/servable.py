@@ -77,16 +77,34 @@ class SignatureProgram:
         return {alias: array.astype(specs[alias].dtype, copy=False) for alias, array in made.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class SavedModels:
+    """SavedModels that run on the CPU: those around device programs, by directory, and the version's own.
+
+    `whole` runs the signatures `without_program`. None: every signature has a device program.
+    """
+
+    around: Mapping[str, Servable]
+    whole: Servable | None
+    without_program: Sequence[str]
+
+    @property
+    def all(self) -> list[Servable]:
+        """Every one of them."""
+        return [*self.around.values(), *([] if self.whole is None else [self.whole])]
+
+
 class PjrtServable:
     """Version on its devices. Any thread may dispatch; the fields do not change until `close`."""
+
+    # A run waits for the device.
+    never_blocks = False
 
     def __init__(
         self,
         programs: Mapping[str, SignatureProgram],
         weights: Sequence[jax.Array],
-        hosts: Sequence[Servable],
-        saved_model: Servable | None,
-        without_program: Sequence[str],
+        saved_models: SavedModels,
         busy: BusyTime,
         health: DeviceHealth,
         *,
@@ -94,53 +112,29 @@ class PjrtServable:
         max_in_flight: int,
         unrepeatable: str = "",
     ) -> None:
-        """Take ownership of the weights and SavedModels until `close`. `saved_model` runs signatures `without_program`.
+        """Take ownership of the weights and SavedModels until `close`. `max_in_flight` counts batches in transfer, too.
 
         `unrepeatable` is that of the device programs.
 
         Raises:
-            FailedPrecondition: `saved_model` lacks one of these signatures.
+            FailedPrecondition: the version's SavedModel lacks a signature without a program.
         """
         self._programs = dict(programs)
         self._weights = list(weights)
-        self._hosts = [*hosts, saved_model] if saved_model is not None else list(hosts)
-        self._saved_model = saved_model
+        self._hosts = saved_models.all
+        self._saved_model = whole = saved_models.whole
         self._busy = busy
         self._health = health
-        self._signatures = {name: program.signature for name, program in programs.items()}
-        self._device = device
-        if saved_model is not None:
-            if missing := [name for name in without_program if name not in saved_model.signatures]:
+        self.signatures = {name: program.signature for name, program in programs.items()}
+        self.device = device
+        if whole is not None:
+            without = saved_models.without_program
+            if missing := [name for name in without if name not in whole.signatures]:
                 raise FailedPrecondition(f"signature '{missing[0]}' has no device program, and the SavedModel lacks it")
-            self._signatures.update({name: saved_model.signatures[name] for name in without_program})
-            self._device += f"; {', '.join(without_program)} on {saved_model.device}"
-        self._max_in_flight = max_in_flight
-        self._unrepeatable = unrepeatable
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """Every signature by name."""
-        return self._signatures
-
-    @property
-    def device(self) -> str:
-        """Description of the device, for display."""
-        return self._device
-
-    @property
-    def max_in_flight(self) -> int:
-        """Maximum number of batches on the device or in transfer."""
-        return self._max_in_flight
-
-    @property
-    def unrepeatable(self) -> str:
-        """Why equal requests may get different outputs, by the device programs and the SavedModels around them."""
-        return next(filter(None, (self._unrepeatable, *(host.unrepeatable for host in self._hosts))), "")
-
-    @property
-    def never_blocks(self) -> bool:
-        """Whether a run only computes: no, because it waits for the device."""
-        return False
+            self.signatures.update({name: whole.signatures[name] for name in without})
+            self.device += f"; {', '.join(without)} on {whole.device}"
+        self.max_in_flight = max_in_flight
+        self.unrepeatable = next(filter(None, (unrepeatable, *(host.unrepeatable for host in self._hosts))), "")
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Send the inputs to the device. Returns at once, or after the CPU's work before the device.

@@ -10,7 +10,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -26,7 +25,8 @@ from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
-from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
+from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
+from tpuserve_server.executors.candidate import CompletedRun
 from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
@@ -241,24 +241,18 @@ class TensorFlowExecutor:
             meta_graph = session.take_meta_graph()
             signatures = _read(meta_graph, path)
             graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
-            unrepeatable = find_unrepeatable(graph, signatures.values(), find_op) if is_cached else ""
-            blocks = may_wait(config) or may_block(graph, signatures.values())
-            least_sizes = find_least_sizes(meta_graph, graph, signatures.values())
+            facts = RunFacts(
+                find_unrepeatable(graph, signatures.values(), find_op) if is_cached else "",
+                may_wait(config) or may_block(graph, signatures.values()),
+                find_least_sizes(meta_graph, graph, signatures.values()),
+            )
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
             raise _load_error(InvalidArgument(str(error))) from error
-        uses_bfloat16 = bfloat16 or bool(self._options.mixed_precision)
-        return TensorFlowServable(
-            servable_id,
-            session,
-            signatures,
-            run_options(config),
-            bfloat16=uses_bfloat16,
-            unrepeatable=unrepeatable,
-            blocks=blocks,
-            allowed_ops=allowed,
-            least_sizes=least_sizes,
-        )
+        kernels = ", bfloat16 kernels" if bfloat16 or self._options.mixed_precision else ""
+        exceptions = f", with {', '.join(allowed)} by --allowed_ops" if allowed else ""
+        device = f"CPU (TensorFlow {c_api.version()}{kernels}{exceptions})"
+        return TensorFlowServable(servable_id, session, signatures, run_options(config), device, facts)
 
     def _check(self, graph: memoryview) -> tuple[str, ...]:
         """Check the graph before TensorFlow reads it. Return its operations that only the operator allows."""
@@ -275,8 +269,24 @@ class TensorFlowExecutor:
         return allowed
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Facts of a version's runs, as the graph shows them.
+
+    For `unrepeatable` see Servable. `may_block`: a run may wait, or take any time. `least_sizes`, by signature, are
+    conditions of each run.
+    """
+
+    unrepeatable: str
+    may_block: bool
+    least_sizes: Mapping[str, Sequence[LeastSize]]
+
+
 class TensorFlowServable:
     """SavedModel in a session. `dispatch` runs the model at once, because a CPU has no transfers to overlap."""
+
+    # A run ends in `dispatch`.
+    max_in_flight = 1
 
     def __init__(
         self,
@@ -284,57 +294,21 @@ class TensorFlowServable:
         session: SavedSession,
         signatures: Mapping[str, Signature],
         options: RunOptions,
-        *,
-        bfloat16: bool,
-        unrepeatable: str = "",
-        blocks: bool = True,
-        allowed_ops: Sequence[str] = (),
-        least_sizes: Mapping[str, Sequence[LeastSize]] = MappingProxyType({}),
+        device: str,
+        facts: RunFacts,
     ) -> None:
-        """Take ownership of `session` until `close`. Every run uses `options`.
-
-        For `unrepeatable` see Servable. `blocks`: a run may wait, or take any time. `allowed_ops` are operations that
-        only the operator allows. `least_sizes`, by signature, are conditions of each run.
-        """
+        """Take ownership of `session` until `close`. Every run uses `options`. `device` is for display."""
+        self.signatures = signatures
+        self.device = device
+        self.unrepeatable = facts.unrepeatable
+        self.never_blocks = not facts.may_block
         self._id = servable_id
         self._session = session
-        self._signatures = signatures
         self._run_options = options
-        self._bfloat16 = bfloat16
-        self._unrepeatable = unrepeatable
-        self._blocks = blocks
-        self._allowed_ops = allowed_ops
-        self._least_sizes = least_sizes
+        self._least_sizes = facts.least_sizes
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """Every signature by name."""
-        return self._signatures
-
-    @property
-    def device(self) -> str:
-        """Description of the device, for display."""
-        kernels = ", bfloat16 kernels" if self._bfloat16 else ""
-        allowed = f", with {', '.join(self._allowed_ops)} by --allowed_ops" if self._allowed_ops else ""
-        return f"CPU (TensorFlow {c_api.version()}{kernels}{allowed})"
-
-    @property
-    def max_in_flight(self) -> int:
-        """Number of runs in flight: 1, because a run ends in `dispatch`."""
-        return 1
-
-    @property
-    def unrepeatable(self) -> str:
-        """Why equal requests may get different outputs, as the graph shows."""
-        return self._unrepeatable
-
-    @property
-    def never_blocks(self) -> bool:
-        """Whether a run only computes, as the graph shows."""
-        return not self._blocks
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until done.
@@ -343,12 +317,19 @@ class TensorFlowServable:
             InvalidArgument: a dimension of an input is too small for an operation.
             ServingError: the run failed, with TensorFlow's code and the first line of its message.
         """
-        signature = self._signatures[signature_name]
         for least in self._least_sizes.get(signature_name, ()):
             least.check(self._id, inputs)
-        feeds = tuple([inputs[name] for name in signature.inputs])
+        feeds = tuple(map(inputs.__getitem__, self.signatures[signature_name].inputs))
+        key = signature_name, tuple(output_names)
         try:
-            fetched = self._callable(signature, tuple(output_names))(feeds)
+            with self._lock:
+                run = self._callables.get(key)
+                if run is None:
+                    run = self._add_callable(key)
+                else:
+                    self._callables.move_to_end(key)
+            # Several threads may call it at once: DirectSession keeps the state of each call separate.
+            fetched = run(feeds)
         except OpError as error:
             raise error_for_code(error.error_code, _first_line(error.message)) from error
         except UnicodeDecodeError as error:
@@ -356,12 +337,10 @@ class TensorFlowServable:
             # the cause.
             message = error.object.decode(errors="replace")
             raise InvalidArgument(_first_line(message)) from error
-        return _Done(
-            {
-                name: np.array(value, object) if isinstance(value, bytes) else value
-                for name, value in zip(output_names, fetched, strict=True)
-            }
-        )
+        outputs: dict[str, Array] = {}
+        for name, value in zip(output_names, fetched, strict=True):
+            outputs[name] = np.array(value, object) if isinstance(value, bytes) else value
+        return CompletedRun(outputs)
 
     def close(self) -> None:
         """Close the session, and return its memory to the system."""
@@ -373,36 +352,18 @@ class TensorFlowServable:
         # long.
         trim_memory()
 
-    def _callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
-        # Several threads may call the callable at once: DirectSession keeps the state of each call separate.
-        with self._lock:
-            return self._find_callable(signature, output_names)
-
-    def _find_callable(self, signature: Signature, output_names: tuple[str, ...]) -> SessionCallable:
-        key = (signature.name, output_names)
-        found = self._callables.get(key)
-        if found is not None:
-            self._callables.move_to_end(key)
-        else:
-            if len(self._callables) >= _MAX_CALLABLES:
-                self._callables.popitem(last=False)
-            options = CallableOptions(
-                feed=[spec.graph_name for spec in signature.inputs.values()],
-                fetch=[signature.outputs[name].graph_name for name in output_names],
-                run_options=self._run_options,
-            )
-            found = self._callables[key] = self._session.make_callable(options)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """Completed run."""
-
-    outputs: Tensors
-
-    def result(self) -> Tensors:
-        return self.outputs
+    def _add_callable(self, key: tuple[str, tuple[str, ...]]) -> SessionCallable:
+        if len(self._callables) >= _MAX_CALLABLES:
+            self._callables.popitem(last=False)
+        signature_name, output_names = key
+        signature = self.signatures[signature_name]
+        options = CallableOptions(
+            feed=[spec.graph_name for spec in signature.inputs.values()],
+            fetch=[signature.outputs[name].graph_name for name in output_names],
+            run_options=self._run_options,
+        )
+        added = self._callables[key] = self._session.make_callable(options)
+        return added
 
 
 def _has_undefined_operations(graphs: Iterable[Graph]) -> bool:

@@ -19,6 +19,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgumen
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
+from tpuserve_server.executors.candidate import CompletedRun
 from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
 from tpuserve_server.executors.tflite import TfliteOptions
 
@@ -313,40 +314,22 @@ class TfliteServable:
     are busy, it creates another, up to the limit. `_changed` guards `_free` and `_made`.
     """
 
+    # A run ends in `dispatch`, and another run may hold the interpreters.
+    max_in_flight = 1
+    never_blocks = False
+    # State and random operations of a TensorFlow Lite model are unknown, so no model is repeatable.
+    unrepeatable = "the server does not examine TensorFlow Lite models for state and random operations"
+
     def __init__(self, content: bytes, options: TfliteOptions) -> None:
         """Load the model from its file's `content`. Raises InvalidArgument as TfliteModel does."""
         self._content = content
         self._options = options
         first = TfliteModel(content, options.threads)
-        self._signatures = first.signatures
+        self.signatures = first.signatures
+        self.device = f"CPU (LiteRT {importlib.metadata.version('ai-edge-litert')})"
         self._changed = threading.Condition()
         self._free = [first]
         self._made = 1
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """Every signature by name."""
-        return self._signatures
-
-    @property
-    def device(self) -> str:
-        """Description of the device, for display."""
-        return f"CPU (LiteRT {importlib.metadata.version('ai-edge-litert')})"
-
-    @property
-    def max_in_flight(self) -> int:
-        """Number of runs in flight: 1, because a run ends in `dispatch`."""
-        return 1
-
-    @property
-    def unrepeatable(self) -> str:
-        """The state and the random operations of a TensorFlow Lite model are unknown, so no model is repeatable."""
-        return "the server does not examine TensorFlow Lite models for state and random operations"
-
-    @property
-    def never_blocks(self) -> bool:
-        """Whether a run only computes: no, because another run may hold the interpreters."""
-        return False
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until an interpreter is free and the run has ended.
@@ -356,7 +339,7 @@ class TfliteServable:
         """
         model = self._take()
         try:
-            return _Done(model.run(signature_name, inputs, output_names))
+            return CompletedRun(model.run(signature_name, inputs, output_names))
         finally:
             self._give_back(model)
 
@@ -382,13 +365,3 @@ class TfliteServable:
         with self._changed:
             self._free.append(model)
             self._changed.notify()
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """Completed run."""
-
-    outputs: Tensors
-
-    def result(self) -> Tensors:
-        return self.outputs
