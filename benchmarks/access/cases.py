@@ -9,16 +9,12 @@ from typing import Any, Final
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from tpuserve_server.access.access import PREDICT
+from tpuserve_server.access.access import PREDICT, Identity
 from tpuserve_server.access.authenticator import Authenticator, KnownClients
-from tpuserve_server.access.credentials import parse_credentials
-from tpuserve_server.access.identity import Identity
-from tpuserve_server.access.jwks import parse_jwks
-from tpuserve_server.access.key import digest_of, make_key
-from tpuserve_server.access.tokens import TokenRules, Tokens
+from tpuserve_server.access.credentials import digest_of, make_key, parse_credentials
+from tpuserve_server.access.tokens import TokenRules, Tokens, parse_jwks
 from tpuserve_server.hosts.grpc_headers import Metadata
-from tpuserve_server.protocols.access_rule import AccessRule
-from tpuserve_server.protocols.guard import Attempt
+from tpuserve_server.protocols.guard import AccessRule, Attempt
 from tpuserve_server.protocols.raw_headers import RawHeaders
 
 _ISSUER, _AUDIENCE = "https://issuer.example", "tpuserve"

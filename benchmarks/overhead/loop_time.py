@@ -32,10 +32,9 @@ from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
-from tpuserve_server.protocols.guarded import admit_every_call
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, UnaryMethod, admit_every_call
 from tpuserve_server.protocols.table import rpc_table
 
 if TYPE_CHECKING:

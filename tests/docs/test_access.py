@@ -5,10 +5,9 @@ import re
 from tests.deploy.dockerfile import ROOT
 from tests.docs.access_table import access_table, written_table
 from tests.support.access import TokenIssuer
+from tpuserve_server.access.access import ROLE_NAMES
 from tpuserve_server.access.credentials import parse_credentials
-from tpuserve_server.access.jwks import parse_jwks
-from tpuserve_server.access.role import ROLE_NAMES
-from tpuserve_server.access.tokens import LEEWAY_S, MAX_TOKEN_BYTES
+from tpuserve_server.access.tokens import LEEWAY_S, MAX_TOKEN_BYTES, parse_jwks
 
 PAGE = (ROOT / "docs/how-to/operate/access.md").read_text(encoding="utf-8")
 

@@ -12,9 +12,9 @@ from tpuserve_server.core.terms import errors
 from tpuserve_server.executors.tensorflow import executor
 from tpuserve_server.hosts import http_server, limits
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.protocols.http import body
+from tpuserve_server.protocols.http import content
 from tpuserve_server.protocols.oip import shared_memory
-from tpuserve_server.protocols.oip_grpc import stream
+from tpuserve_server.protocols.oip_grpc import inference
 from tpuserve_server.startup.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
@@ -36,7 +36,7 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
 @pytest.mark.parametrize(
     ("limit", "shown"),
     [
-        ("chunks of a REST body", f"{body._MAX_CHUNKS:,}"),
+        ("chunks of a REST body", f"{content._MAX_CHUNKS:,}"),
         ("headers of one request, with its path", f"{limits.MAX_HEADER_BYTES >> 10} KiB"),
         ("headers that the server reads", f"{http_server._MAX_HEADER_BYTES >> 10} KiB"),
         ("headers of one request", f"{limits.MAX_HEADERS_COUNT}"),
@@ -64,7 +64,7 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ),
         ("calls at the same time on one gRPC connection", f"{limits.MAX_STREAMS_PER_CONNECTION}"),
         ("wait for a client that reads nothing of its response", f"{limits.DRAIN_UNREAD_S:g} s"),
-        ("requests of one stream (`ModelStreamInfer`) that wait", f"{stream.MAX_PENDING}"),
+        ("requests of one stream (`ModelStreamInfer`) that wait", f"{inference.MAX_PENDING}"),
         ("regions of shared memory", f"{shared_memory._MAX_REGIONS}"),
         ("steps of an ensemble", f"{configuration_rules._MAX_STEPS}"),
         ("ensembles within ensembles", f"{configuration_rules._MAX_LEVELS} levels"),

@@ -23,8 +23,8 @@ from tests.server.hosts import raw_http2
 from tests.server.hosts.grpc_calls import UNLIMITED
 from tests.server.hosts.host_process import PATIENCE_S
 from tests.support.access import KeyFile
-from tpuserve_server.access.role import Role
-from tpuserve_server.protocols.guarded import GuardedMethod, GuardedUnary
+from tpuserve_server.access.access import Role
+from tpuserve_server.protocols.rpc import GuardedMethod, GuardedUnary
 
 PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
 CLASSIFY: Final = "/tensorflow.serving.PredictionService/Classify"

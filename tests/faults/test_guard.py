@@ -17,8 +17,8 @@ from tests.faults import guarded_application
 from tests.faults.fault_row import FaultRow
 from tests.faults.guarded_application import FOLDER_VARIABLE, PASSWORD, make_server
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess
-from tpuserve_server.protocols.guarded import GuardedUnary
 from tpuserve_server.protocols.rest import RestApp
+from tpuserve_server.protocols.rpc import GuardedUnary
 
 # No method can decode this body, so no method acts on it.
 MALFORMED = b"\xff"

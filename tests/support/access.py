@@ -10,7 +10,7 @@ from typing import Any, Final
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tpuserve_server.access.key import digest_of, make_key
+from tpuserve_server.access.credentials import digest_of, make_key
 
 ISSUER: Final = "https://issuer.example"
 AUDIENCE: Final = "tpuserve"

@@ -22,8 +22,8 @@ from tpuserve_server.core.terms.types import Signature, State
 from tpuserve_server.observe.metrics.live_measurements import version_statistics
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.oip.administration import Administration
-from tpuserve_server.protocols.oip.options import SERVER_NAME, SharedMemoryOptions
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.protocols.options import SERVER_NAME, SharedMemoryOptions
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
 from tpuserve_server.protocols.table import rpc_table

@@ -23,9 +23,7 @@ from tpuserve_server.core.terms.types import ModelSpec, ServableId
 from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.request_record import RequestRecord, SlowRequests
-from tpuserve_server.protocols.console.addresses import Addresses
-from tpuserve_server.protocols.console.server_facts import ChangedFlag, ServerFacts
-from tpuserve_server.protocols.console.sources import ConsoleSources
+from tpuserve_server.protocols.console.sources import Addresses, ChangedFlag, ConsoleSources, ServerFacts
 
 if TYPE_CHECKING:
     from tpuserve_server.core.terms.server_state import CertificateStatus

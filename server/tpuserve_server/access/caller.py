@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, TypeVar
 
-from tpuserve_server.access.access import READ_SERVER
-from tpuserve_server.access.identity import Identity
+from tpuserve_server.access.access import READ_SERVER, Identity
 
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")

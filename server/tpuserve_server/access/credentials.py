@@ -2,18 +2,78 @@
 
 A line of the file is `NAME ROLES CREDENTIAL [MODELS]`. CREDENTIAL is `sha256:HEX`, the hash of a key, or
 `certificate:NAME`. ROLES and MODELS are separated by commas. Quotes keep spaces, and `#` begins a comment.
+
+A key has 256 random bits, so nobody can find it from its hash by trying. A slow hash, as for passwords, would protect
+nothing and would take milliseconds of each request.
 """
 
+import hashlib
 import hmac
 import itertools
+import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from tpuserve_server.access.certificate import CertificateNames, Reference, parse_reference
-from tpuserve_server.access.identity import Identity, ModelNames
-from tpuserve_server.access.role import parse_roles
+from tpuserve_server.access.access import Identity, ModelNames, parse_roles
+
+# Scanners for leaked secrets find keys by it.
+KEY_PREFIX: Final = "tpuserve_"
+_KEY_BYTES: Final = 32
+
+
+def make_key() -> str:
+    """Return a new random key in ASCII."""
+    return f"{KEY_PREFIX}{secrets.token_urlsafe(_KEY_BYTES)}"
+
+
+def digest_of(secret: str) -> bytes:
+    """Return the SHA-256 of a key or a token, whose bytes a header's text has as Latin-1."""
+    return hashlib.sha256(secret.encode("latin-1", "replace")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateNames:
+    """The names of a certificate that an authority of the server's operator has signed.
+
+    `subject` has the form of RFC 4514 and RFC 2253: the most specific part first, such as `CN=client,O=Example`.
+    """
+
+    subject: str = ""
+    uris: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+
+    def references(self) -> "Iterator[Reference]":
+        """Yield the references that name this certificate: its URIs, its DNS names, then its subject."""
+        for uri in self.uris:
+            yield ("uri", uri)
+        for name in self.dns:
+            yield ("dns", name)
+        if self.subject:
+            yield ("subject", self.subject)
+
+
+# A kind of name, and the name. Kinds are separate, so that no DNS name can pass for a subject.
+Reference: TypeAlias = tuple[str, str]
+# Returns the names of the client's certificate, or None for a client without one.
+FindCertificate: TypeAlias = Callable[[], CertificateNames | None]
+
+# Key of an ASGI scope with a FindCertificate. Hosts set it, and clients cannot.
+CERTIFICATE_KEY: Final = "tpuserve.certificate"
+
+
+def no_certificate() -> None:
+    """Return None: the client has no certificate (FindCertificate)."""
+    return
+
+
+def parse_reference(text: str) -> Reference:
+    """Return the reference of a text: a URI, a subject such as `CN=client,O=Example`, or a DNS name."""
+    if "://" in text:
+        return ("uri", text)
+    return ("subject", text) if "=" in text else ("dns", text)
+
 
 _KEY, _CERTIFICATE = "sha256", "certificate"
 _HEX_DIGITS: Final = 64

@@ -9,9 +9,8 @@ from typing import Final
 
 from tpuserve_server.access.authenticator import Authenticator, KnownClients
 from tpuserve_server.access.credentials import Credentials, CredentialsError, parse_credentials
-from tpuserve_server.access.jwks import parse_jwks
 from tpuserve_server.access.options import IdentityOptions
-from tpuserve_server.access.tokens import TokenRules, Tokens
+from tpuserve_server.access.tokens import TokenRules, Tokens, parse_jwks
 
 _log = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tpuserve_server.access.identity import Identity
-from tpuserve_server.access.role import ROLE_NAMES, Role
+from tpuserve_server.access.access import ROLE_NAMES, Identity, Role
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 

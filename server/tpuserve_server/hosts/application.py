@@ -8,7 +8,7 @@ from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
-from tpuserve_server.protocols.guarded import GuardedTable
+from tpuserve_server.protocols.rpc import GuardedTable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from tpuserve_server.access.certificate import CertificateNames
+from tpuserve_server.access.credentials import CertificateNames
 from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.hosts.application import HostError, TlsOptions
 

@@ -5,7 +5,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuserve_server.access.certificate import CERTIFICATE_KEY
+from tpuserve_server.access.credentials import CERTIFICATE_KEY
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import SystemClock

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuserve_server.access.certificate import CERTIFICATE_KEY, no_certificate
+from tpuserve_server.access.credentials import CERTIFICATE_KEY, no_certificate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
@@ -38,10 +38,9 @@ from tpuserve_server.hosts.refusals import OVERLOADED, call_lateness_s, refuse_l
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
-from tpuserve_server.protocols.guarded import GuardedTable, GuardedUnary, StreamHandler, UnaryHandler
 from tpuserve_server.protocols.interruption import INTERVAL_S, Interruption, Interruptions
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
-from tpuserve_server.protocols.rpc import CallContext, Trailers
+from tpuserve_server.protocols.rpc import CallContext, GuardedTable, GuardedUnary, StreamHandler, Trailers, UnaryHandler
 from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, frame
 from tpuserve_server.hosts.grpc_headers import encode_message
-from tpuserve_server.protocols.internal_error import log_internal
 from tpuserve_server.protocols.rpc import Trailers
-from tpuserve_server.protocols.status import grpc_message
+from tpuserve_server.protocols.status import grpc_message, log_internal
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send

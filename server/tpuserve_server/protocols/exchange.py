@@ -7,34 +7,33 @@ codecs).
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+from tpuserve_server.access.access import ANY_ROLE, Access
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.trace_context import echo_request_id
-from tpuserve_server.protocols.http.body import rest_of_body
-from tpuserve_server.protocols.http.browser_safety import NO_STORE
-from tpuserve_server.protocols.http.content_coding import MIN_COMPRESSED_BYTES, decompress
-from tpuserve_server.protocols.http.errors import BodyTooLarge, ClientGone
+from tpuserve_server.protocols.http.content import MIN_COMPRESSED_BYTES, decompress, rest_of_body
 from tpuserve_server.protocols.http.headers import find_request_id, read_headers, read_observed
 from tpuserve_server.protocols.http.response import (
+    NO_STORE,
     Headers,
     HttpResponse,
     compressed,
     error_response,
     response_messages,
 )
-from tpuserve_server.protocols.internal_error import log_internal
 from tpuserve_server.protocols.interruption import Interruption, Interruptions
 from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter
-from tpuserve_server.protocols.route_facts import RouteFacts
 from tpuserve_server.protocols.rpc import Trailers
+from tpuserve_server.protocols.status import BodyTooLarge, ClientGone, log_internal
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
 
 _MEBIBYTE = 1 << 20
 
@@ -116,6 +115,25 @@ class HttpCall:
         Call it only after the body has been read.
         """
         return Interruption(self._exchange.interruptions, self._receive)
+
+
+class RouteFacts(NamedTuple):
+    """The facts that the guard knows of a REST request from its method and path.
+
+    `access` is what the request needs of its client, and `method` its name in metrics.
+
+    `model` is None if the path names none; the body may still name one. A browser opens a page (`is_page`), so that it
+    must ask for a password.
+    """
+
+    access: Access
+    method: str
+    model: str | None = None
+    is_page: bool = False
+
+
+# The name in metrics is that of the request meter.
+UNKNOWN_ROUTE: Final = RouteFacts(ANY_ROLE, "Unknown")
 
 
 class RestProtocol(Protocol):

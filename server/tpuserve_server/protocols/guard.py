@@ -8,27 +8,33 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from tpuserve_server.access.access import Access
-from tpuserve_server.access.certificate import CERTIFICATE_KEY, FindCertificate, no_certificate
+from tpuserve_server.access.authenticator import Authenticator
+from tpuserve_server.access.caller import set_caller
+from tpuserve_server.access.credentials import CERTIFICATE_KEY, FindCertificate, no_certificate
 from tpuserve_server.core.terms.errors import Unauthenticated
 from tpuserve_server.observe.requests.trace_context import echo_request_id
-from tpuserve_server.protocols.exchange import encoded, failure_response
-from tpuserve_server.protocols.guarded import (
-    GuardedMethod,
-    GuardedStream,
-    GuardedTable,
-    GuardedUnary,
-    admit_every_call,
-)
+from tpuserve_server.protocols.exchange import RouteFacts, encoded, failure_response
 from tpuserve_server.protocols.http.headers import find_request_id
 from tpuserve_server.protocols.http.response import BASIC, Headers, error_body, send_response, with_challenge
 from tpuserve_server.protocols.raw_headers import RawHeaders
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestApp
-from tpuserve_server.protocols.route_facts import RouteFacts
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, Trailers, UnaryMethod
+from tpuserve_server.protocols.rpc import (
+    CallContext,
+    GuardedMethod,
+    GuardedStream,
+    GuardedTable,
+    GuardedUnary,
+    RpcTable,
+    StreamMethod,
+    Trailers,
+    UnaryMethod,
+    admit_every_call,
+)
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+
 
 _Handler = TypeVar("_Handler")
 
@@ -184,3 +190,44 @@ class _GuardedRest:
         echo_request_id(measured.request_id, trailers)
         with contextlib.suppress(type(error)), measured:
             raise error
+
+
+class AccessRule:
+    """Identifies the client of each request, and checks that it has the role that the request needs."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        """Identify clients with `authenticator`."""
+        self.authenticator = authenticator
+
+    async def check(self, attempt: Attempt) -> None:
+        """Set the caller of the request. Later parts check the models and the address of the client.
+
+        Raises:
+            Unauthenticated: the credentials are missing or invalid.
+            PermissionDenied: the client lacks the role, or may use only some models.
+        """
+        authenticator = self.authenticator
+        try:
+            identity = authenticator.identify(attempt.headers, attempt.find_certificate)
+        except Unauthenticated:
+            # The context may be that of an earlier request of the connection. The log must not show its client.
+            set_caller(authenticator.anonymous)
+            if attempt.access.roles is not None:
+                raise
+            # An expired credential must not make a probe fail.
+            identity = authenticator.anonymous
+        # The refusal of a known client is logged with its name.
+        set_caller(identity)
+        if not identity.may(attempt.access):
+            identity.require(attempt.access, attempt.path)
+        # Before the body is read. The service checks the names in messages.
+        if identity.models is not None and attempt.model is not None:
+            identity.require_model(attempt.model)
+
+
+def combined_rule(authenticator: Authenticator | None, other: Rule | None) -> Rule:
+    """Return the rule that identifies clients first, and then checks `other`. None stands for no rule."""
+    rules = [*([] if authenticator is None else [AccessRule(authenticator)]), *([] if other is None else [other])]
+    if not rules:
+        return ALLOW_ALL
+    return rules[0] if len(rules) == 1 else AllOf(rules)

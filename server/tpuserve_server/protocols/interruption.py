@@ -13,7 +13,7 @@ from tpuserve_server.core.system.cancellation import take_back
 from tpuserve_server.core.system.timers import RareTimers
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, ServingError, Unavailable
-from tpuserve_server.protocols.http.errors import ClientGone
+from tpuserve_server.protocols.status import ClientGone
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive

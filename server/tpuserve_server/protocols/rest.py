@@ -23,21 +23,18 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.control_options import ControlOptions
-from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, raw_path
-from tpuserve_server.protocols.http.accept import LEAST_WEIGHT, parse_accept
-from tpuserve_server.protocols.http.browser_safety import SafeResponses
+from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, RouteFacts, raw_path
+from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept
+from tpuserve_server.protocols.http.response import SafeResponses
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.protocols.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
-from tpuserve_server.protocols.oip_rest.v2 import V2
-from tpuserve_server.protocols.operations import Operations
+from tpuserve_server.protocols.oip_rest.v2 import V2, VertexInference
+from tpuserve_server.protocols.operations import Operations, SharedWork
+from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.route_facts import RouteFacts
-from tpuserve_server.protocols.shared_work import SharedWork
 from tpuserve_server.protocols.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.protocols.tf_rest.v1 import V1
-from tpuserve_server.protocols.vertex.inference import VertexInference
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -24,13 +24,12 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.grpc_methods import LARGE_PATHS
 from tpuserve_server.protocols.oip.administration import Administration
-from tpuserve_server.protocols.oip_grpc.table import OIP_SERVICE, oip_methods
+from tpuserve_server.protocols.oip_grpc.methods import OIP_SERVICE, oip_methods
 from tpuserve_server.protocols.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.protocols.tf_grpc.examples import ExampleMethods
-from tpuserve_server.protocols.tf_grpc.models import ModelMethods
-from tpuserve_server.protocols.tf_grpc.prediction import PredictionMethods
+from tpuserve_server.protocols.tf_grpc.prediction import ModelMethods, PredictionMethods
 from tpuserve_server.protocols.tf_grpc.profiler import ProfilerMethods
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 

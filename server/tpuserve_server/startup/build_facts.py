@@ -7,7 +7,7 @@ from typing import Any, Final
 from tpuserve_server.core.terms.server_state import Build
 from tpuserve_server.core.terms.storage import without_secrets
 from tpuserve_server.executors.catalogue import executor_plugins
-from tpuserve_server.protocols.console.server_facts import ChangedFlag
+from tpuserve_server.protocols.console.sources import ChangedFlag
 from tpuserve_server.startup.settings import Settings, flags
 
 

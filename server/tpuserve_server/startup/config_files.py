@@ -17,7 +17,7 @@ from tpuserve_formats.messages._proto.monitoring_config_pb2 import MonitoringCon
 from tpuserve_server.access.credentials import CredentialsError, parse_credentials
 from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.access.files import read_text as read_credentials
-from tpuserve_server.access.jwks import parse_jwks
+from tpuserve_server.access.tokens import parse_jwks
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.startup.settings import Settings

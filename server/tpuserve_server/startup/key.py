@@ -4,9 +4,8 @@ import shlex
 
 import click
 
-from tpuserve_server.access.credentials import CredentialsError, parse_credentials
-from tpuserve_server.access.key import digest_of, make_key
-from tpuserve_server.access.role import ROLE_NAMES
+from tpuserve_server.access.access import ROLE_NAMES
+from tpuserve_server.access.credentials import CredentialsError, digest_of, make_key, parse_credentials
 
 _EPILOG = """\b
 Examples:

@@ -36,18 +36,15 @@ from tpuserve_server.observe.request_log.writer import LogWriter
 from tpuserve_server.observe.requests.loop_watch import LoopWatch
 from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing
-from tpuserve_server.protocols.access_rule import combined_rule
-from tpuserve_server.protocols.console.addresses import Addresses
 from tpuserve_server.protocols.console.console import Console
-from tpuserve_server.protocols.console.server_facts import ServerFacts
-from tpuserve_server.protocols.console.sources import ConsoleSources
+from tpuserve_server.protocols.console.sources import Addresses, ConsoleSources, ServerFacts
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.guard import Guard, Rule
-from tpuserve_server.protocols.guarded import GuardedTable
+from tpuserve_server.protocols.guard import Guard, Rule, combined_rule
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import rest_app
+from tpuserve_server.protocols.rpc import GuardedTable
 from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.protocols.vertex.routes import VertexRoutes
 from tpuserve_server.startup.build_facts import build_info, changed_flags, installed_packages

@@ -9,7 +9,7 @@ from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.name_rules import check_name, check_path
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 from tpuserve_server.observe.logs.log_format import LogFormat
-from tpuserve_server.protocols.vertex.route_form import check_route
+from tpuserve_server.protocols.options import check_route
 
 ChannelArguments: TypeAlias = tuple[tuple[str, int | str], ...]
 

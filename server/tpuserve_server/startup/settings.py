@@ -20,9 +20,12 @@ from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.observe.options import AccessLogOptions, RequestLogOptions, Rotation
 from tpuserve_server.observe.tracing.options import TracingOptions
-from tpuserve_server.protocols.console.options import ConsoleOptions
-from tpuserve_server.protocols.control_options import ControlOptions
-from tpuserve_server.protocols.oip.options import MetadataOptions, SharedMemoryOptions
+from tpuserve_server.protocols.options import (
+    ConsoleOptions,
+    ControlOptions,
+    MetadataOptions,
+    SharedMemoryOptions,
+)
 from tpuserve_server.startup.flag_help import HELP, SHOWN_DEFAULTS
 from tpuserve_server.startup.server_settings import (
     BatchingSource,

@@ -13,11 +13,17 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied, ServingError
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, trace_headers_of
 from tpuserve_server.observe.requests.trace_context import read_parent, read_request_id
-from tpuserve_server.protocols.browser_origin import check_browser, comes_from_page, names_this_machine
-from tpuserve_server.protocols.http.accept import parse_accept, prefers_html
-from tpuserve_server.protocols.http.content_coding import GZIP, Coding, accepted_coding, decompress
-from tpuserve_server.protocols.http.headers import find_request_id, find_timeout_s, read_headers, read_observed
-from tpuserve_server.protocols.oip_rest.header_length import read_json_length, read_media_type_length
+from tpuserve_server.protocols.control import check_browser, comes_from_page, names_this_machine
+from tpuserve_server.protocols.http.content import GZIP, Coding, accepted_coding, decompress
+from tpuserve_server.protocols.http.headers import (
+    find_request_id,
+    find_timeout_s,
+    parse_accept,
+    prefers_html,
+    read_headers,
+    read_observed,
+)
+from tpuserve_server.protocols.oip_rest.v2 import read_json_length, read_media_type_length
 from tpuserve_server.protocols.priority import parse_priority
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 

@@ -7,20 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.access import AUDIENCE, ISSUER, KeyFile, TokenIssuer
-from tpuserve_server.access.access import CONTROL, OPEN, PREDICT, READ, READ_SERVER, Access
+from tpuserve_server.access.access import CONTROL, OPEN, PREDICT, READ, READ_SERVER, Access, Identity, ModelNames, Role
 from tpuserve_server.access.authenticator import Authenticator
 from tpuserve_server.access.caller import find_caller, set_caller
-from tpuserve_server.access.certificate import CertificateNames, no_certificate
+from tpuserve_server.access.credentials import CertificateNames, no_certificate
 from tpuserve_server.access.files import CredentialFiles
-from tpuserve_server.access.identity import Identity, ModelNames
 from tpuserve_server.access.options import IdentityOptions
-from tpuserve_server.access.role import Role
 from tpuserve_server.access.tokens import MAX_TOKEN_BYTES
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Unauthenticated
-from tpuserve_server.protocols.access_rule import AccessRule, combined_rule
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.control_options import ControlOptions
-from tpuserve_server.protocols.guard import ALLOW_ALL, AllOf, Attempt
+from tpuserve_server.protocols.guard import ALLOW_ALL, AccessRule, AllOf, Attempt, combined_rule
+from tpuserve_server.protocols.options import ControlOptions
 
 ISSUER_OF_TOKENS = TokenIssuer()
 STRANGER = "10.1.2.3"

@@ -2,10 +2,15 @@
 
 import pytest
 
-from tpuserve_server.access.certificate import CertificateNames
-from tpuserve_server.access.credentials import CredentialsError, parse_credentials
-from tpuserve_server.access.key import KEY_PREFIX, digest_of, make_key
-from tpuserve_server.access.role import Role
+from tpuserve_server.access.access import Role
+from tpuserve_server.access.credentials import (
+    KEY_PREFIX,
+    CertificateNames,
+    CredentialsError,
+    digest_of,
+    make_key,
+    parse_credentials,
+)
 
 HEX = digest_of("key").hex()
 OTHER = digest_of("other").hex()

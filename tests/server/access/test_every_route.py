@@ -12,12 +12,11 @@ import pytest
 
 from tests.support.access import KeyFile
 from tests.support.server_routes import ServerRoute, routes_of
-from tpuserve_server.access.role import Role
+from tpuserve_server.access.access import Role
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Unauthenticated
 from tpuserve_server.protocols.grpc_methods import METHODS
-from tpuserve_server.protocols.guarded import GuardedMethod, GuardedUnary, UnaryHandler
-from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.protocols.rpc import CallContext, GuardedMethod, GuardedUnary, UnaryHandler
 from tpuserve_server.startup.app import Server, build
 from tpuserve_server.startup.validation import read_settings
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.access import AUDIENCE, ISSUER, KeyFile, TokenIssuer
-from tpuserve_server.access.certificate import no_certificate
-from tpuserve_server.access.credentials import CredentialsError
+from tpuserve_server.access.credentials import CredentialsError, no_certificate
 from tpuserve_server.access.files import MAX_FILE_BYTES, CredentialFiles
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.core.terms.errors import InvalidArgument, Unauthenticated

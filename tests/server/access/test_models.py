@@ -28,9 +28,8 @@ from tpuserve_formats.messages.oip import (
     RepositoryModelUnloadRequest,
     TraceSettingRequest,
 )
+from tpuserve_server.access.access import Identity, ModelNames, Role
 from tpuserve_server.access.caller import CallerModels, set_caller, shown_reason
-from tpuserve_server.access.identity import Identity, ModelNames
-from tpuserve_server.access.role import Role
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError
 from tpuserve_server.core.terms.types import ModelSpec

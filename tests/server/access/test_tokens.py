@@ -9,12 +9,9 @@ import jwt
 import pytest
 
 from tests.support.access import AUDIENCE, ISSUER, TokenIssuer
-from tpuserve_server.access.credentials import CredentialsError
-from tpuserve_server.access.identity import Identity
-from tpuserve_server.access.jwks import parse_jwks
-from tpuserve_server.access.key import digest_of
-from tpuserve_server.access.role import Role
-from tpuserve_server.access.tokens import LEEWAY_S, TokenRules, Tokens, looks_like_token
+from tpuserve_server.access.access import Identity, Role
+from tpuserve_server.access.credentials import CredentialsError, digest_of
+from tpuserve_server.access.tokens import LEEWAY_S, TokenRules, Tokens, looks_like_token, parse_jwks
 from tpuserve_server.core.terms.errors import Unauthenticated
 
 RULES = TokenRules(ISSUER, AUDIENCE, "roles", None)

@@ -25,8 +25,7 @@ from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening, TlsOptions
 from tpuserve_server.hosts.channel import VARIABLE
 from tpuserve_server.observe.logs.configuration import configure_logging
-from tpuserve_server.protocols.guarded import admit_every_call
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod, admit_every_call
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -11,10 +11,8 @@ import pytest
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
 from tests.support.guards import make_guard
 from tests.support.open_gate import OPEN_GATE
-from tpuserve_server.access.access import READ
+from tpuserve_server.access.access import READ, Identity, Role
 from tpuserve_server.access.caller import caller_name, set_caller
-from tpuserve_server.access.identity import Identity
-from tpuserve_server.access.role import Role
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
@@ -24,8 +22,7 @@ from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.ray.calls import ReplicaCalls
 from tpuserve_server.protocols.guard import Attempt
-from tpuserve_server.protocols.guarded import GuardedTable
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, GuardedTable, RpcTable, StreamMethod, UnaryMethod
 
 if TYPE_CHECKING:
     from starlette.types import Message

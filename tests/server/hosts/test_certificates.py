@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from tests.server.hosts.test_tls import CLIENT
-from tpuserve_server.access.certificate import CertificateNames
+from tpuserve_server.access.credentials import CertificateNames
 from tpuserve_server.core.terms.server_state import CertificateStatus
 from tpuserve_server.hosts.certificates import (
     WARNING_DAYS,

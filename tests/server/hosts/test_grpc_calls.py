@@ -19,8 +19,14 @@ from tpuserve_server.core.terms.errors import Code, NotFound
 from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.protocols.guarded import GuardedTable, admit_every_call
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import (
+    CallContext,
+    GuardedTable,
+    RpcTable,
+    StreamMethod,
+    UnaryMethod,
+    admit_every_call,
+)
 
 if TYPE_CHECKING:
     from starlette.types import Message

@@ -22,7 +22,7 @@ from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.channel import LOST_REQUESTS, ORPHANED, VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.http_server import HttpServer
-from tpuserve_server.protocols.guarded import admit_every_call
+from tpuserve_server.protocols.rpc import admit_every_call
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

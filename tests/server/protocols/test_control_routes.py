@@ -9,9 +9,8 @@ import pytest
 from tpuserve_formats.messages.oip import LogSettingsRequest, TraceSettingRequest
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError
-from tpuserve_server.protocols.guarded import GuardedStream, GuardedUnary
 from tpuserve_server.protocols.oip_rest import route as oip
-from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.protocols.rpc import CallContext, GuardedStream, GuardedUnary
 from tpuserve_server.protocols.tf_rest import route as tf
 from tpuserve_server.startup.app import Server, build
 from tpuserve_server.startup.validation import read_settings

@@ -12,11 +12,10 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.errors import Code, Internal, NotFound, TooLate
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.protocols.exchange import ExchangeOptions, HttpCall, raw_path
+from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, ExchangeOptions, HttpCall, RouteFacts, raw_path
 from tpuserve_server.protocols.http.response import Headers, HttpResponse
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import Mount, RestApp
-from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 
 OPTIONS = ExchangeOptions(max_body_bytes=20_000, timeout_s=2.5)
 

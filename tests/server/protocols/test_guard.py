@@ -16,10 +16,9 @@ from tpuserve_server.observe.options import AccessLogOptions
 from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog
 from tpuserve_server.observe.requests.request_record import Observers
 from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Guard, Rule
-from tpuserve_server.protocols.guarded import GuardedStream, GuardedUnary
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestApp, RestOptions, rest_app
-from tpuserve_server.protocols.rpc import CallContext, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, GuardedStream, GuardedUnary, StreamMethod, UnaryMethod
 
 CONTEXT = CallContext(Deadline.never(), {"authorization": "me"})
 

@@ -25,8 +25,7 @@ from tpuserve_server.core.terms.deadline import Deadline, SystemClock
 from tpuserve_server.core.terms.errors import Code, InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.protocols.guarded import admit_every_call
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod, admit_every_call
 from tpuserve_server.protocols.table import rpc_table
 
 CONTEXT = CallContext(Deadline(1234.5), {})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpuserve_server.protocols.console.server_facts import ChangedFlag
+from tpuserve_server.protocols.console.sources import ChangedFlag
 from tpuserve_server.startup.build_facts import changed_flags, installed_packages
 from tpuserve_server.startup.validation import read_settings
 

@@ -3,9 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from tpuserve_server.access.credentials import parse_credentials
-from tpuserve_server.access.key import digest_of
-from tpuserve_server.access.role import Role
+from tpuserve_server.access.access import Role
+from tpuserve_server.access.credentials import digest_of, parse_credentials
 from tpuserve_server.startup.key import key
 
 

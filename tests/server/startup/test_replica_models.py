@@ -2,10 +2,8 @@
 
 import pytest
 
-from tpuserve_server.access.access import ANY_ROLE, CONTROL, OPEN, PREDICT
+from tpuserve_server.access.access import ANY_ROLE, CONTROL, OPEN, PREDICT, Identity, ModelNames, Role
 from tpuserve_server.access.caller import set_caller
-from tpuserve_server.access.identity import Identity, ModelNames
-from tpuserve_server.access.role import Role
 from tpuserve_server.core.terms.errors import PermissionDenied, Unimplemented
 from tpuserve_server.protocols.guard import Attempt
 from tpuserve_server.startup.replica_models import ReplicaRule

@@ -9,16 +9,15 @@ from urllib.parse import unquote
 
 import grpc
 
-from tpuserve_server.access.certificate import no_certificate
+from tpuserve_server.access.credentials import no_certificate
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ResourceExhausted
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, trace_headers_of
 from tpuserve_server.hosts.grpc_status import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.ray.ingress import TIMEOUT
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, echo_request_id
-from tpuserve_server.protocols.guarded import GuardedStream, GuardedTable, GuardedUnary
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
-from tpuserve_server.protocols.rpc import CallContext, Trailers
+from tpuserve_server.protocols.rpc import CallContext, GuardedStream, GuardedTable, GuardedUnary, Trailers
 from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 _OWN_METADATA = frozenset((PRIORITY_HEADER, TIMING_REQUEST_HEADER, REQUEST_ID_HEADER, TRACEPARENT))

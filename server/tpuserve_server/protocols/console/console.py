@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Mapping
 from functools import partial
 from importlib.resources import files
@@ -15,23 +14,18 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from tpuserve_server.access.access import READ_SERVER
-from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.core.models.loader import VersionDetails
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import MOST_KEPT
-from tpuserve_server.protocols.browser_origin import check_browser
-from tpuserve_server.protocols.console.event_feed import EventFeed
-from tpuserve_server.protocols.console.model_document import describe_models
+from tpuserve_server.protocols.console.documents import describe_slow, describe_status
+from tpuserve_server.protocols.console.event_feed import EventFeed, Subscription
 from tpuserve_server.protocols.console.report_files import OpenReport, open_report
-from tpuserve_server.protocols.console.slow_document import describe_slow
 from tpuserve_server.protocols.console.sources import ConsoleSources
-from tpuserve_server.protocols.console.subscription import Subscription
-from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.http.accept import prefers_html
-from tpuserve_server.protocols.http.errors import ClientGone, PathNotFound, status_of
-from tpuserve_server.protocols.operations import Operations
-from tpuserve_server.protocols.shared_work import SharedWork
+from tpuserve_server.protocols.control import Control, check_browser
+from tpuserve_server.protocols.http.headers import prefers_html
+from tpuserve_server.protocols.operations import Operations, SharedWork
+from tpuserve_server.protocols.status import ClientGone, PathNotFound, status_of
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -65,81 +59,6 @@ REPORT_HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "sandbox allow-scripts allow-modals; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-
-
-def describe_status(sources: ConsoleSources, *, may_control: bool) -> dict[str, Any]:
-    """Return the status as JSON. Reads directories, so it blocks.
-
-    Without `may_control` the document has no values of flags and no socket: both may name paths.
-    """
-    return {
-        "server": _describe_server(sources, may_control=may_control),
-        "may_control": may_control,
-        "models": describe_models(sources.service, sources.figures.origins()),
-        "devices": [
-            {"name": device.name, "busy_s": device.busy_s(), "memory_bytes": dict(device.memory_bytes())}
-            for device in sources.figures.devices()
-        ],
-        "access": None if sources.credentials is None else _describe_access(sources.credentials),
-        "budgets": _describe_budgets(sources),
-        "in_flight": dict(sources.in_flight()),
-        "build": dict(sources.facts.packages),
-        "flags": [
-            {"name": flag.name, "value": flag.value, "default": flag.default} if may_control else {"name": flag.name}
-            for flag in sources.facts.flags
-        ],
-    }
-
-
-def _describe_server(sources: ConsoleSources, *, may_control: bool) -> dict[str, Any]:
-    facts = sources.facts
-    return {
-        "version": facts.build.version,
-        "addresses": sources.addresses.describe(may_control=may_control),
-        "certificates": _describe_certificates(sources, may_control=may_control),
-        "pid": os.getpid(),
-        "python": facts.build.python,
-        "started_unix_s": facts.started_unix_s,
-        "uptime_s": sources.uptime_s,
-        "state": sources.service.state().value,
-        "reason": sources.service.why_not_ready(),
-    }
-
-
-def _describe_certificates(sources: ConsoleSources, *, may_control: bool) -> dict[str, Any] | None:
-    """Return the certificates without their texts. The reason of a failed reload names a path."""
-    status = sources.certificates()
-    if status is None:
-        return None
-    failed = bool(status.reload_failure)
-    reason = {"reload_failure": status.reload_failure} if may_control else {}
-    return {"expires_unix_s": dict(status.expires_unix_s), "reload_failed": failed, **reason}
-
-
-def _describe_budgets(sources: ConsoleSources) -> list[dict[str, Any]]:
-    """Return the budgets that all requests share, and the limits of each request, which have no common use."""
-    budgets = sources.budgets
-    return [
-        {
-            "name": "receiving",
-            "in_use_bytes": budgets.receiving.held_bytes,
-            "limit_bytes": budgets.receiving.total_bytes,
-        },
-        {"name": "sending", "in_use_bytes": budgets.sending.held_bytes, "limit_bytes": budgets.sending.total_bytes},
-        {"name": "decoded", "in_use_bytes": None, "limit_bytes": budgets.decoded.size_bytes},
-        {"name": "response", "in_use_bytes": None, "limit_bytes": budgets.response.size_bytes},
-    ]
-
-
-def _describe_access(files: CredentialFiles) -> dict[str, Any]:
-    known = files.authenticator.known
-    return {
-        "api_keys": len(known.credentials.keys),
-        "certificates": len(known.credentials.certificates),
-        "tokens": known.tokens is not None,
-        "anonymous_roles": sorted(role.value for role in files.authenticator.anonymous.roles),
-        "problem": files.problem,
-    }
 
 
 # EventStream: a response of server-sent events (WHATWG HTML, 9.2) from one subscription.

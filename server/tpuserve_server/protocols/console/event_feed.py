@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -12,13 +13,54 @@ from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.errors import Unavailable
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.live_measurements import DeviceLoad, MeasuredWindow, RecentFigures, VersionTraffic
-from tpuserve_server.protocols.console.slow_document import describe_slow
+from tpuserve_server.protocols.console.documents import describe_slow
 from tpuserve_server.protocols.console.sources import ConsoleSources
-from tpuserve_server.protocols.console.subscription import Subscription
 
 if TYPE_CHECKING:
     from tpuserve_server.core.models.model_record import ModelStates
     from tpuserve_server.observe.requests.request_record import RequestRecord
+
+
+class Subscription:
+    """The latest event of each name. A slow client misses snapshots, and its memory does not grow.
+
+    The event loop's thread owns it.
+    """
+
+    def __init__(self, leave: Callable[["Subscription"], None]) -> None:
+        """Begin without events. `close` calls `leave`."""
+        self._leave = leave
+        self._pending: dict[str, bytes] = {}
+        self._changed = asyncio.Event()
+        self.has_ended = False
+        # Called at the end, if the stream is sending then.
+        self.on_end: Callable[[], None] | None = None
+
+    def offer(self, name: str, event: bytes) -> None:
+        """Add an event, in place of the pending one of this name."""
+        self._pending.pop(name, None)
+        self._pending[name] = event
+        self._changed.set()
+
+    def end(self) -> None:
+        """End the stream after the pending events."""
+        self.has_ended = True
+        self._changed.set()
+        if self.on_end is not None:
+            self.on_end()
+
+    async def next(self) -> bytes:
+        """Wait for events, and return all that are pending. Return nothing at the end of the stream."""
+        await self._changed.wait()
+        events = b"".join(self._pending.values())
+        self._pending.clear()
+        if not self.has_ended:
+            self._changed.clear()
+        return events
+
+    def close(self) -> None:
+        """Leave the feed. May be called more than once."""
+        self._leave(self)
 
 
 _MILLISECONDS: Final = 1e3

@@ -9,12 +9,19 @@ import orjson
 
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.types import CacheOutcome
-from tpuserve_server.protocols.http.browser_safety import NO_SNIFFING
-from tpuserve_server.protocols.http.content_coding import accepted_coding, compress
-from tpuserve_server.protocols.http.errors import status_of
+from tpuserve_server.protocols.http.content import accepted_coding, compress
+from tpuserve_server.protocols.status import status_of
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+# Headers of every response that keep browsers and proxies from misusing it. A response may contain text of a client,
+# such as a model's name in an error. `nosniff` keeps browsers from taking it for a page. `no-store` keeps responses to
+# GET out of caches: a shared cache may not know that a key in x-api-key decides who may read them.
+NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+NO_STORE: Final = (b"cache-control", b"no-store")
+
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -113,3 +120,23 @@ def response_messages(response: HttpResponse, more_headers: Headers = ()) -> "tu
 @lru_cache(maxsize=1024)
 def _version_header(version: int) -> tuple[bytes, bytes]:
     return (_MODEL_VERSION, b"%d" % version)
+
+
+class SafeResponses:
+    """Adds the headers to the responses of an application that does not set them itself."""
+
+    def __init__(self, app: "ASGIApp") -> None:
+        """Wrap `app`."""
+        self._app = app
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+
+        async def send_safely(message: "Message") -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                missing = [header for header in (NO_SNIFFING, NO_STORE) if header[0] not in names]
+                message = {**message, "headers": [*message["headers"], *missing]}
+            await send(message)
+
+        await self._app(scope, receive, send_safely)

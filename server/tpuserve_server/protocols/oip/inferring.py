@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.errors import Unauthenticated
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
+from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.oip.models import acquire_model
 from tpuserve_server.protocols.oip.shared_memory import NO_REGIONS, SharedMemoryRegions
 from tpuserve_server.protocols.request_meter import MeasuredRequest

@@ -1,10 +1,22 @@
-"""Finds the model, version and signature of a request, with Triton's errors for those that do not exist."""
+"""Models for both protocols: the version and signature of a request, metadata, readiness, configuration, statistics.
 
-from collections.abc import Iterable
+Errors for those that do not exist are Triton's.
+"""
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Final, TypeAlias
+
+from tpuserve_server.core.models.configured_models import ConfiguredModels
+from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM
 from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
+from tpuserve_server.core.terms.ensemble import EnsembleStep
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
-from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, ModelMetadata, ModelSpec, State
+from tpuserve_server.core.terms.statistics import VersionStatistics
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, ModelMetadata, ModelSpec, ServableId, State
+from tpuserve_server.protocols.options import SERVER_NAME
+from tpuserve_server.wire.oip.metadata import PLATFORM, ModelDescription, ModelFacts, ServerDescription
 
 
 def acquire_model(service: InferenceService, spec: ModelSpec) -> AcquiredModel:
@@ -98,3 +110,89 @@ def _has_status(service: InferenceService, name: str) -> bool:
         return bool(service.status(ModelSpec(name)))
     except NotFound:
         return False
+
+
+# Triton's names of the extensions that need only the service (server/docs/protocol).
+EXTENSIONS: Final = ("classification", "binary_tensor_data", "parameters")
+
+
+def describe_server(name: str = SERVER_NAME, extensions: tuple[str, ...] = EXTENSIONS) -> ServerDescription:
+    """Return the server's metadata."""
+    return ServerDescription(name, version("tpuserve-server"), extensions)
+
+
+def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescription:
+    """Return a model's metadata: all versions that answer requests, or only the one that the spec names.
+
+    Raises:
+        ServingError: as `acquire_model` for the same model and version.
+    """
+    metadata = find_metadata(service, spec)
+    signature = metadata.signatures[choose_signature(spec.name, metadata.signatures)]
+    versions = available_versions(service, spec.name) if spec.version is None else (spec.version,)
+    platform = ENSEMBLE_PLATFORM if metadata.is_ensemble else PLATFORM
+    return ModelDescription(metadata.servable.name, versions, platform, signature)
+
+
+def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
+    """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
+    try:
+        servable_id = find_metadata(service, spec).servable
+    except (NotFound, Unavailable, FailedPrecondition) as error:
+        # FailedPrecondition: the signatures of an ensemble's steps do not fit.
+        return error.message
+    return service.why_hung(servable_id)
+
+
+StatisticsSource: TypeAlias = Callable[[ServableId], VersionStatistics]
+
+
+def describe_config(service: InferenceService, models: ConfiguredModels | None, spec: ModelSpec) -> ModelFacts:
+    """Return the configuration of the version that a spec resolves to. Raises the errors of `acquire_model`."""
+    configured = None if models is None else models.find(spec.name)
+    with acquire_version(service, spec) as version:
+        name = choose_signature(spec.name, version.signatures)
+        return ModelFacts(
+            spec.name,
+            version.signatures[name],
+            bool(version.labels),
+            version.batching(name),
+            version.default_rows,
+            None if configured is None else configured.version_policy,
+            version.has_cache,
+            steps=() if version.ensemble is None else [_resolve(service, step) for step in version.ensemble.steps],
+        )
+
+
+def _resolve(service: InferenceService, step: EnsembleStep) -> EnsembleStep:
+    """Return a step with the number of its version instead of a label, which Triton's steps do not have."""
+    model = step.model
+    if model.version_label is None:
+        return step
+    return replace(step, model=ModelSpec(model.name, service.labels(model.name).get(model.version_label)))
+
+
+def find_statistics(
+    service: InferenceService, source: StatisticsSource, spec: ModelSpec
+) -> dict[ServableId, VersionStatistics]:
+    """Return the statistics of every version that answers requests, of one model or, for an empty name, of all.
+
+    Raises:
+        InvalidArgument: the model or the version does not answer requests. Triton's code.
+    """
+    if not spec.name:
+        return _of(
+            source, (ServableId(name, each) for name in service.models() for each in available_versions(service, name))
+        )
+    versions = available_versions(service, spec.name)
+    if not versions:
+        raise InvalidArgument(f"requested model '{spec.name}' is not available")
+    if spec.version is not None:
+        if spec.version not in versions:
+            raise InvalidArgument(f"requested model version is not available for model '{spec.name}'")
+        versions = (spec.version,)
+    return _of(source, (ServableId(spec.name, each) for each in versions))
+
+
+def _of(source: StatisticsSource, servables: Iterable[ServableId]) -> dict[ServableId, VersionStatistics]:
+    return {servable: source(servable) for servable in servables}

@@ -23,7 +23,7 @@ from tpuserve_server.core.terms.errors import (
     Unimplemented,
 )
 from tpuserve_server.core.terms.types import Array, Tensors
-from tpuserve_server.protocols.oip.options import SharedMemoryOptions
+from tpuserve_server.protocols.options import SharedMemoryOptions
 from tpuserve_server.wire.oip.inference import InferenceRequest, RegionStatus, RegionWindow, RequestedOutput
 
 _DIRECTORY: Final = "/dev/shm"

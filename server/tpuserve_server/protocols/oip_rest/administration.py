@@ -8,9 +8,8 @@ import orjson
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented
 from tpuserve_server.protocols.exchange import HttpCall
 from tpuserve_server.protocols.http.response import HttpResponse
-from tpuserve_server.protocols.oip.administration import Administration
-from tpuserve_server.protocols.oip.reporting import describe_config
-from tpuserve_server.protocols.oip.server_settings import check_unchanged, log_settings, trace_settings
+from tpuserve_server.protocols.oip.administration import Administration, check_unchanged, log_settings, trace_settings
+from tpuserve_server.protocols.oip.models import describe_config
 from tpuserve_server.protocols.oip.shared_memory import cuda_unsupported
 from tpuserve_server.protocols.oip_rest.route import Action, Route
 from tpuserve_server.wire.oip.control_messages import (

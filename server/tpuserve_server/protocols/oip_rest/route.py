@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from tpuserve_server.access.access import CONTROL, CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ, Access
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
 from tpuserve_server.core.terms.types import ModelSpec
-from tpuserve_server.protocols.http.errors import MethodNotAllowed, PathNotFound
+from tpuserve_server.protocols.status import MethodNotAllowed, PathNotFound
 from tpuserve_server.wire.oip.inference import parse_version
 
 # Longer paths are not cached, so that clients cannot fill memory with long ones.

@@ -1,9 +1,10 @@
 """The Open Inference Protocol's REST API: all paths under /v2."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -11,30 +12,28 @@ from tpuserve_server.access.caller import find_caller, shown_reason
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.types import CacheOutcome, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.exchange import HttpCall, raw_path
-from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
-from tpuserve_server.protocols.http.errors import PathNotFound
+from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
+from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.protocols.oip.administration import Administration
-from tpuserve_server.protocols.oip.describing import (
+from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
+from tpuserve_server.protocols.oip.models import (
     describe_model,
     describe_server,
     why_model_not_ready,
 )
-from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip_rest.administration import AdministrationHandlers
-from tpuserve_server.protocols.oip_rest.header_length import JSON_LENGTH_HEADER, read_json_length
 from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
+from tpuserve_server.protocols.status import PathNotFound
 from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
 from tpuserve_server.wire.layouts import Layout, Layouts
-from tpuserve_server.wire.oip.infer_json import parse_infer_json
+from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import (
     EncodedResponse,
     ResponseForm,
@@ -50,6 +49,13 @@ from tpuserve_server.wire.oip.infer_layout import (
 )
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+# Length of the JSON before the binary data of a body.
+_NAME: Final = "Inference-Header-Content-Length"
+JSON_LENGTH_HEADER: Final = _NAME.lower().encode()
 
 
 def inferred(encoded: EncodedResponse, version: int, cache: CacheOutcome) -> HttpResponse:
@@ -262,3 +268,94 @@ def _readiness(subject: Mapping[str, object], reason: str) -> HttpResponse:
     if reason:
         return _json({**subject, "ready": False, "error": reason}, 400)
     return _json({**subject, "ready": True})
+
+
+class VertexInference:
+    """Answers inference requests on Vertex AI's predict route, by the length of their JSON or by their tensors.
+
+    Triton's route answers them too (server, vertex_ai_server.cc), so clients of both servers send the same raw
+    predictions.
+    """
+
+    def __init__(self, protocol: V2) -> None:
+        """Answer with `protocol`."""
+        self._protocol = protocol
+
+    async def accepts(self, scope: "Scope", body: bytes) -> bool:
+        """Return whether a header names the length of the JSON, or the body has tensors of the protocol.
+
+        Raises:
+            InvalidArgument: the length is not a number from 0 to the length of the body.
+        """
+        if _json_bytes(scope, body) is not None:
+            return True
+        try:
+            if len(body) > LARGE_BODY_BYTES:
+                raise TakesLong
+            return is_infer_json(body, quickly=True)
+        except TakesLong:
+            return await asyncio.to_thread(is_infer_json, body, self._protocol.decoded)
+
+    def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
+        """Answer the request in the protocol's form."""
+        call.measured.method = Action.INFER.value
+        return self._protocol.infer(target, call, body, _json_bytes(call.scope, body))
+
+
+def _json_bytes(scope: "Scope", body: bytes) -> int | None:
+    length = read_media_type_length(scope, len(body))
+    return read_json_length(scope, len(body)) if length is None else length
+
+
+# Source: Triton's binary tensor data extension, and GetInferenceHeaderLength of http_server.cc and vertex_ai_server.cc.
+
+# Clients of Vertex AI use it, because the platform passes the content type through.
+_MEDIA_TYPE: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
+
+_INTEGER = re.compile(rb"[+-]?[0-9]+")
+_MIN_INT32, _MAX_INT32 = -(1 << 31), (1 << 31) - 1
+_MOST_DIGITS = 11
+_MOST_SHOWN = 32
+
+
+def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
+    """Return the length of the JSON in a body of `body_bytes`, decompressed. None means that all of it is JSON.
+
+    Raises:
+        InvalidArgument: the header is not a number from 0 to `body_bytes`.
+    """
+    # A loop: a dict of the few headers of a request costs more.
+    value: bytes | None = None
+    for name, each in scope["headers"]:
+        if name == JSON_LENGTH_HEADER:
+            value = each
+    return None if value is None else _read(_NAME, value.strip(), body_bytes)
+
+
+def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:
+    """Return the length that the content type names, or None for another content type.
+
+    Raises:
+        InvalidArgument: the length is not a number from 0 to `body_bytes`.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-type" and value.lower().startswith(_MEDIA_TYPE):
+            return _read("json-header-size", value[len(_MEDIA_TYPE) :].strip(), body_bytes)
+    return None
+
+
+def _read(name: str, value: bytes, body_bytes: int) -> int:
+    if not _INTEGER.fullmatch(value):
+        raise InvalidArgument(f"Unable to parse {name}, got: {_shown(value)}")
+    if len(value) > _MOST_DIGITS or not _MIN_INT32 <= int(value) <= _MAX_INT32:
+        raise InvalidArgument(
+            f"Unable to parse {name}, value is out of range [ {_MIN_INT32}, {_MAX_INT32} ], got: {_shown(value)}"
+        )
+    length = int(value)
+    if not 0 <= length <= body_bytes:
+        raise InvalidArgument(f"inference header size should be in range (0, {body_bytes}), got: {length}")
+    return length
+
+
+def _shown(value: bytes) -> str:
+    return value[:_MOST_SHOWN].decode("latin-1")

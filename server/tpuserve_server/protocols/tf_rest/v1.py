@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
 import orjson
 
-from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
+from tpuserve_server.access.authenticator import API_KEY, AUTHORIZATION
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import JSON_ROWS, Budgets
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
@@ -22,14 +22,14 @@ from tpuserve_server.core.terms.types import (
     VersionStatus,
 )
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
-from tpuserve_server.protocols.exchange import HttpCall, raw_path
-from tpuserve_server.protocols.http.body import LARGE_BODY_BYTES
+from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
+from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.headers import TIMEOUT_HEADER
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.protocols.oip_rest.v2 import VertexInference
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.route_facts import UNKNOWN_ROUTE, RouteFacts
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.wire.example_methods import CLASSIFY, REGRESS, InferenceMethod, encode_response, find_run
@@ -183,18 +183,6 @@ _MIN_CHECKED_BYTES = 2048
 _KINDS = ("REST predict", "Vertex AI predict")
 
 
-class Inference(Protocol):
-    """Another protocol whose requests the platform's route also takes."""
-
-    async def accepts(self, scope: "Scope", body: bytes) -> bool:
-        """Return whether the body of a request with these headers belongs to the protocol."""
-        ...
-
-    def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
-        """Answer the request in the protocol's form."""
-        ...
-
-
 class V1:
     """The protocol of an Exchange. Its errors become `{"error": …}` with upstream's messages."""
 
@@ -210,7 +198,7 @@ class V1:
         check_method_names: bool,
         max_repeated_bytes: int,
         budgets: Budgets,
-        inference: Inference,
+        inference: VertexInference,
     ) -> None:
         """Answer from `service` and pass answered requests to `logs`; `meter` is the exchange's.
 

@@ -6,7 +6,7 @@ The guard and the handlers see a request for the main path. An alias can thus ne
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tpuserve_server.access.secret import API_KEY, AUTHORIZATION
+from tpuserve_server.access.authenticator import API_KEY, AUTHORIZATION
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.protocols.exchange import raw_path
 from tpuserve_server.protocols.vertex.paths import READINESS, VertexPaths
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from starlette.types import ASGIApp, Receive, Scope, Send
+
 
 _CREDENTIALS = frozenset((AUTHORIZATION.encode(), API_KEY.encode()))
 

@@ -17,8 +17,7 @@ from tpuserve_server.core.terms.server_state import CertificateStatus, Replaceme
 from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.protocols.grpc_methods import IN_RAY, GrpcMethod
-from tpuserve_server.protocols.guarded import admit_every_call
-from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod, admit_every_call
 
 
 class Context:

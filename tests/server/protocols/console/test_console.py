@@ -18,10 +18,11 @@ from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.access.files import CredentialFiles
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.core.terms.server_state import CertificateStatus
-from tpuserve_server.protocols.console.console import Console, describe_status
+from tpuserve_server.protocols.console.console import Console
+from tpuserve_server.protocols.console.documents import describe_status
 from tpuserve_server.protocols.console.event_feed import describe_snapshot
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.control_options import ControlOptions
+from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.rest import RestApp, RestOptions, rest_app
 
 # Chromium's header of a page that a person opens.

@@ -9,8 +9,7 @@ import pytest
 from tests.support.console_house import ID, ConsoleHouse
 from tests.support.stuck_gauge import StuckGauge
 from tpuserve_server.core.terms.errors import Unavailable
-from tpuserve_server.protocols.console.event_feed import MOST_SUBSCRIBERS, EventFeed
-from tpuserve_server.protocols.console.subscription import Subscription
+from tpuserve_server.protocols.console.event_feed import MOST_SUBSCRIBERS, EventFeed, Subscription
 
 TICK_S = 0.01
 

@@ -7,8 +7,8 @@ import pytest
 
 from tpuserve_server.protocols.console import console
 from tpuserve_server.protocols.console.console import EventStream
-from tpuserve_server.protocols.console.subscription import Subscription
-from tpuserve_server.protocols.http.errors import ClientGone
+from tpuserve_server.protocols.console.event_feed import Subscription
+from tpuserve_server.protocols.status import ClientGone
 
 
 class Client:

@@ -10,7 +10,7 @@ from tpuserve_formats.page import render_document
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.protocols.console import report_files
-from tpuserve_server.protocols.console.report_files import list_reports, open_report
+from tpuserve_server.protocols.console.report_files import HEAD_BYTES, ReportHead, list_reports, open_report, parse_head
 
 ID = ServableId("a/b", 3)
 
@@ -96,3 +96,28 @@ def test_a_pipe_and_a_directory_are_not_read(version: Path) -> None:
 def test_a_large_file_is_not_read(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_files, "MOST_REPORT_BYTES", 5)
     assert read_report(version, "export.html") is None
+
+
+def test_page_of_this_project_has_both_in_its_first_bytes() -> None:
+    title = f'Highest rate of "m" within p99<=20ms {"é" * 200}'
+    page = render_document(title, [], style=Markup("p{}" * 9999), script=Markup(), written_at="2026-01-02T03:04:05Z")
+    assert parse_head(page.encode()[:HEAD_BYTES], "a.html") == ReportHead(title[:120], "2026-01-02T03:04:05Z")
+
+
+@pytest.mark.parametrize(
+    ("start", "title"),
+    [
+        (b"", "my report 2"),
+        (b"<title></title>", "my report 2"),
+        (b"<TITLE>\n Two\n lines </TITLE>", "Two lines"),
+        (b"<title>cut off", "my report 2"),
+        (b"<title>\xff\xfe</title>", "��"),
+    ],
+)
+def test_title_is_one_line_and_never_empty(start: bytes, title: str) -> None:
+    assert parse_head(start, "my-report_2.html") == ReportHead(title, None)
+
+
+@pytest.mark.parametrize("time", ["2026-99-02T03:04:05Z", "2026-01-02", "12345678901234567890"])
+def test_invalid_time_is_ignored(time: str) -> None:
+    assert parse_head(f'<meta name="dcterms.created" content="{time}"/>'.encode(), "a.html").written_at is None

@@ -5,8 +5,7 @@ import pytest
 from tests.support.fakes import FakeService, half_plus_two_signature
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError, Unavailable
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, VersionStatus
-from tpuserve_server.protocols.oip.describing import describe_model, why_model_not_ready
-from tpuserve_server.protocols.oip.models import acquire_model, available_versions
+from tpuserve_server.protocols.oip.models import acquire_model, available_versions, describe_model, why_model_not_ready
 
 HALF = half_plus_two_signature()
 

@@ -21,7 +21,7 @@ from tpuserve_formats.messages.oip import (
 )
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, TensorSpec
-from tpuserve_server.protocols.oip.reporting import describe_config
+from tpuserve_server.protocols.oip.models import describe_config
 
 INFER = "/v2/models/a/infer"
 ROWS: dict[str, Any] = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1, 2, 3, 4, 5, 6]}]}

@@ -17,8 +17,8 @@ from tpuserve_server.core.terms.errors import (
     ServingError,
     Unimplemented,
 )
-from tpuserve_server.protocols.oip.options import SharedMemoryOptions
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
+from tpuserve_server.protocols.options import SharedMemoryOptions
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RegionWindow, RequestedOutput
 
 

@@ -12,7 +12,7 @@ from tpuserve_formats.messages.oip import ModelInferRequest, ModelStreamInferRes
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Cancelled, Code, NotFound, Unavailable
 from tpuserve_server.core.terms.types import PredictResult
-from tpuserve_server.protocols.oip_grpc.stream import MAX_PENDING
+from tpuserve_server.protocols.oip_grpc.inference import MAX_PENDING
 from tpuserve_server.protocols.rpc import CallContext, StreamMethod
 from tpuserve_server.protocols.table import rpc_table
 

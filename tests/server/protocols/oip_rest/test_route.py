@@ -5,8 +5,8 @@ import pytest
 from tpuserve_server.access.access import DESCRIBE, OPEN, PREDICT, READ
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.types import ModelSpec
-from tpuserve_server.protocols.http.errors import MethodNotAllowed, PathNotFound
 from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
+from tpuserve_server.protocols.status import MethodNotAllowed, PathNotFound
 
 
 @pytest.mark.parametrize(

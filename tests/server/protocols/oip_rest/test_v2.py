@@ -18,8 +18,8 @@ from tpuserve_server.core.terms.errors import AlreadyExists, Code, Unavailable
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.control_options import ControlOptions
 from tpuserve_server.protocols.oip_rest.v2 import V2
+from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.terms.errors import Code, InvalidArgument
-from tpuserve_server.protocols.http.content_coding import (
+from tpuserve_server.protocols.http.content import (
     DEFLATE,
     GZIP,
     MAX_UNCOMPRESSED_BYTES,
@@ -24,8 +24,8 @@ from tpuserve_server.protocols.http.content_coding import (
     compress,
     decompress,
 )
-from tpuserve_server.protocols.http.errors import BodyTooLarge
 from tpuserve_server.protocols.rest import RestOptions, rest_app
+from tpuserve_server.protocols.status import BodyTooLarge
 
 PREDICT = "/v1/models/m:predict"
 ROWS = b'{"instances": [1, 3]}'

@@ -1,13 +1,20 @@
-"""Methods of inference.GRPCInferenceService for the repository, configuration, statistics, settings and regions."""
+"""Methods of inference.GRPCInferenceService by path, and those for health, metadata and administration."""
 
 from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from tpuserve_formats.messages.oip import (
+    GRPC_INFERENCE_SERVICE,
     CudaSharedMemoryRegisterRequest,
     CudaSharedMemoryStatusResponse,
     CudaSharedMemoryUnregisterResponse,
     LogSettingsRequest,
     ModelConfigRequest,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ModelReadyResponse,
     ModelRepositoryParameter,
     ModelStatisticsRequest,
     RepositoryIndexRequest,
@@ -15,6 +22,8 @@ from tpuserve_formats.messages.oip import (
     RepositoryModelLoadResponse,
     RepositoryModelUnloadRequest,
     RepositoryModelUnloadResponse,
+    ServerLiveResponse,
+    ServerReadyResponse,
     SystemSharedMemoryRegisterRequest,
     SystemSharedMemoryRegisterResponse,
     SystemSharedMemoryStatusRequest,
@@ -22,15 +31,18 @@ from tpuserve_formats.messages.oip import (
     SystemSharedMemoryUnregisterResponse,
     TraceSettingRequest,
 )
-from tpuserve_server.access.access import CONTROL, CONTROL_SERVER, READ
+from tpuserve_server.access.access import CONTROL, CONTROL_SERVER, DESCRIBE, OPEN, PREDICT, READ
+from tpuserve_server.core.serving.budgets import Budgets
+from tpuserve_server.core.serving.service import InferenceService
+from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented
-from tpuserve_server.protocols.oip.administration import Administration
-from tpuserve_server.protocols.oip.reporting import describe_config
-from tpuserve_server.protocols.oip.server_settings import check_unchanged, log_settings, trace_settings
+from tpuserve_server.observe.request_log.request_logs import RequestLogs
+from tpuserve_server.protocols.oip.administration import Administration, check_unchanged, log_settings, trace_settings
+from tpuserve_server.protocols.oip.models import describe_config, describe_model, describe_server, why_model_not_ready
 from tpuserve_server.protocols.oip.shared_memory import cuda_unsupported
-from tpuserve_server.protocols.oip_grpc.metadata import parse_request
+from tpuserve_server.protocols.oip_grpc.inference import InferenceMethods, StreamMethods
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.wire.oip.control_messages import (
     encode_index,
     encode_log_settings,
@@ -40,7 +52,98 @@ from tpuserve_server.wire.oip.control_messages import (
     read_trace_settings,
 )
 from tpuserve_server.wire.oip.inference import parse_model_spec
-from tpuserve_server.wire.oip.metadata import encode_model_config, encode_statistics
+from tpuserve_server.wire.oip.metadata import (
+    ServerDescription,
+    encode_model,
+    encode_model_config,
+    encode_server,
+    encode_statistics,
+)
+
+OIP_SERVICE: Final[str] = GRPC_INFERENCE_SERVICE.full_name
+
+
+def oip_methods(
+    service: InferenceService,
+    meter: RequestMeter,
+    logs: RequestLogs | None,
+    clock: Clock,
+    administration: Administration | None,
+    max_request_bytes: int,
+    budgets: Budgets,
+) -> RpcTable:
+    """Return the methods. A new method adds a line here. Without `administration` its methods are missing.
+
+    `budgets` limit the decoded objects of a request and the size of a response. A stream may have `max_request_bytes`
+    in flight, and one request more.
+    """
+    regions = administration.regions if administration else None
+    inference = InferenceMethods(service, meter, logs, clock, regions, budgets)
+    stream = StreamMethods(inference, max_request_bytes)
+    metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
+    methods: dict[str, UnaryMethod | StreamMethod] = {
+        "ModelInfer": UnaryMethod(inference.model_infer, PREDICT),
+        "ModelStreamInfer": StreamMethod(stream.model_stream_infer, PREDICT),
+        "ServerLive": UnaryMethod(metadata.server_live, OPEN),
+        "ServerReady": UnaryMethod(metadata.server_ready, OPEN),
+        "ServerMetadata": UnaryMethod(metadata.server_metadata, READ),
+        "ModelReady": UnaryMethod(metadata.model_ready, DESCRIBE),
+        "ModelMetadata": UnaryMethod(metadata.model_metadata, DESCRIBE),
+        **(AdministrationMethods(administration, meter).by_name() if administration else {}),
+    }
+    return {f"/{OIP_SERVICE}/{name}": method for name, method in methods.items()}
+
+
+_Request = TypeVar("_Request", bound=Message)
+
+
+class MetadataMethods:
+    """The methods, from bytes to bytes. They raise ServingErrors."""
+
+    def __init__(self, service: InferenceService, meter: RequestMeter, server: ServerDescription) -> None:
+        """Answer from `service`. `server` is the server's metadata."""
+        self._service = service
+        self._meter = meter
+        self._server_metadata = encode_server(server)
+
+    async def server_live(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerLive."""
+        with self._meter.call("ServerLive", context):
+            return ServerLiveResponse(live=not self._service.why_not_live()).SerializeToString()
+
+    async def server_ready(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerReady."""
+        with self._meter.call("ServerReady", context):
+            return ServerReadyResponse(ready=self._service.is_ready()).SerializeToString()
+
+    async def model_ready(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
+        with self._meter.call("ModelReady", context) as measured:
+            request = parse_request(ModelReadyRequest, body)
+            # An unknown model is no error here, and must not become a label of the metrics.
+            measured.model = request.name if request.name in self._service.models() else ""
+            reason = why_model_not_ready(self._service, parse_model_spec(request.name, request.version))
+            return ModelReadyResponse(ready=not reason).SerializeToString()
+
+    async def server_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ServerMetadata."""
+        with self._meter.call("ServerMetadata", context):
+            return self._server_metadata
+
+    async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
+        """Answer ModelMetadata."""
+        with self._meter.call("ModelMetadata", context) as measured:
+            request = parse_request(ModelMetadataRequest, body)
+            measured.model = request.name
+            return encode_model(describe_model(self._service, parse_model_spec(request.name, request.version)))
+
+
+def parse_request(kind: type[_Request], body: bytes) -> _Request:
+    """Parse a request. Raises InvalidArgument if `body` is malformed."""
+    try:
+        return kind.FromString(body)
+    except DecodeError:
+        raise InvalidArgument(f"Malformed {kind.DESCRIPTOR.name}") from None
 
 
 class AdministrationMethods:
