@@ -115,7 +115,7 @@ class BatchPolicy:
 
 
 class SignatureRules:
-    """What requests of one signature and priority may be, and what they cost. `enqueued` counts their waiting batches.
+    """Limits, keys and costs of requests for one signature and priority. `enqueued` counts their waiting batches.
 
     `waiting` has the batches of all signatures of this priority.
     """

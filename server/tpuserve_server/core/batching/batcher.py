@@ -72,20 +72,7 @@ class Batcher:
         self._device.join(self._id, parameters.weight)
         self._turns = [self._device.turn(self._id) for _ in range(threads)]
         self._threads: list[threading.Thread] = []
-        # Each thread gets an equal share of the in-flight limit, and buffers for it.
-        in_flight = max(1, servable.max_in_flight // threads)
-        size_bytes = MAX_BUFFER_BYTES // (threads * in_flight)
-        self._runners = [
-            BatchRunner(
-                index,
-                version,
-                services,
-                [BatchBuffers(size_bytes) for _ in range(in_flight)],
-                self._taken,
-                self._host,
-            )
-            for index in range(threads)
-        ]
+        self._runners: list[BatchRunner] = []
         # A runner belongs to one thread at a time, so the event loop needs an idle one.
         choice = LoopRuns(servable.never_blocks and self._taken.runs_one)
         self._loop_runner = LoopRunner(
@@ -101,17 +88,23 @@ class Batcher:
             give_back=self._give_back,
             watchdog=services.watchdog,
         )
-        self._start()
+        self._start(version, services)
         self._hung.watch()
 
-    def _start(self) -> None:
+    def _start(self, version: BatchedVersion, services: DeviceServices[BatchMetrics]) -> None:
+        count = len(self._turns)
+        # Each thread gets an equal share of the in-flight limit, and buffers for it.
+        in_flight = max(1, version.servable.max_in_flight // count)
+        size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
         for index, turn in enumerate(self._turns):
+            buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
+            runner = BatchRunner(index, version, services, buffers, self._taken, self._host)
+            self._runners.append(runner)
             name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
-            thread = threading.Thread(target=self._run, args=[self._runners[index], turn], name=name)
+            thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
             try:
                 thread.start()
             except RuntimeError as error:
-                count = len(self._turns)
                 self.stop()
                 raise ResourceExhausted(f"Not {count} batch threads can be started: {error}") from error
             self._threads.append(thread)

@@ -62,7 +62,7 @@ MetricsT_co = TypeVar("MetricsT_co", bound=BatchMetrics, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class DeviceServices(Generic[MetricsT_co]):
-    """What the batchers of a server have in common: the clock, the receiver of measurements, and the device.
+    """The parts that the batchers of a server share: the clock, the receiver of measurements, and the device.
 
     Without `device`, each batcher has a separate one. `watchdog` finds runs that hang, and gets the loss of the device.
     `spans` gets the batches.

@@ -31,7 +31,7 @@ _MAX_LEVELS = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRules:
-    """What the operator of a server allows in a configuration.
+    """The configurations that the operator of a server allows.
 
     `roots` limit the paths of clients. `labels_for_unavailable`: a new label may refer to any version, like upstream's
     --allow_version_labels_for_unavailable_models. `no_models`: a configuration may remove all models. `checks` raise
