@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
@@ -52,22 +52,7 @@ def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:
 
 
 def read_tls(path: Path) -> TlsOptions:
-    """Read the texts of an SSLConfig without checking them. Raises ConfigError if the file cannot be used."""
-    config = read_ssl_config(path)
-    return TlsOptions(config.server_key, config.server_cert, config.client_ca, origin=f"SSLConfig '{path}'")
-
-
-@dataclass(frozen=True, slots=True)
-class SslConfig:
-    """PEM texts, not validated. `client_ca` is None if clients need no certificate."""
-
-    server_key: str = field(repr=False)
-    server_cert: str = field(repr=False)
-    client_ca: str | None = field(repr=False)
-
-
-def read_ssl_config(path: Path) -> SslConfig:
-    """Read the SSLConfig at `path`. Blocks.
+    """Read the texts of an SSLConfig without checking them. Blocks.
 
     Like upstream (model_servers/server.cc), this ignores custom_ca without client_verify. Upstream accepts
     client_verify without custom_ca, and then trusts any public authority. This server reports an error instead, because
@@ -82,4 +67,4 @@ def read_ssl_config(path: Path) -> SslConfig:
         after = ", which client_verify requires" if missing == ["custom_ca"] else ""
         raise ConfigError(f"SSLConfig '{path}' lacks {' and '.join(missing)}{after}")
     client_ca = config.custom_ca if config.client_verify else None
-    return SslConfig(config.server_key, config.server_cert, client_ca)
+    return TlsOptions(config.server_key, config.server_cert, client_ca, origin=f"SSLConfig '{path}'")

@@ -1,29 +1,31 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tpuserve_server.hosts.application import TlsOptions
 from tpuserve_server.startup.config_files import ConfigError
-from tpuserve_server.startup.listening import SslConfig, host_options, read_ssl_config
+from tpuserve_server.startup.listening import host_options, read_tls
 from tpuserve_server.startup.validation import read_settings
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('server_key: "k\\n" server_cert: "c"', SslConfig("k\n", "c", None)),
+        ('server_key: "k\\n" server_cert: "c"', TlsOptions("k\n", "c", None)),
         # Adjacent strings are concatenated: the way to write PEM in such files.
         (
             'server_key: "a\\n"\n  "b\\n" server_cert: "c" custom_ca: "ca" client_verify: true',
-            SslConfig("a\nb\n", "c", "ca"),
+            TlsOptions("a\nb\n", "c", "ca"),
         ),
         # Like upstream: an authority has no effect without client_verify.
-        ('server_key: "k" server_cert: "c" custom_ca: "ca"', SslConfig("k", "c", None)),
+        ('server_key: "k" server_cert: "c" custom_ca: "ca"', TlsOptions("k", "c", None)),
     ],
 )
-def test_fields(tmp_path: Path, text: str, expected: SslConfig) -> None:
+def test_fields(tmp_path: Path, text: str, expected: TlsOptions) -> None:
     file = tmp_path / "ssl.config"
     file.write_text(text)
-    assert read_ssl_config(file) == expected
+    assert read_tls(file) == replace(expected, origin=f"SSLConfig '{file}'")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_what_lacks_something_is_refused(tmp_path: Path, text: str, message: str
     file = tmp_path / "ssl.config"
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        read_ssl_config(file)
+        read_tls(file)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +60,12 @@ def test_a_wrong_file_does_not_tell_its_key(tmp_path: Path, text: str) -> None:
     file = tmp_path / "ssl.config"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"SSLConfig: \d+:\d+: .*ssl.config'$") as raised:
-        read_ssl_config(file)
+        read_tls(file)
     assert "SECRET" not in str(raised.value)
 
 
 def test_keys_are_not_shown() -> None:
-    assert "secret" not in repr(SslConfig("secret", "c", None))
+    assert "secret" not in repr(TlsOptions("secret", "c", None))
 
 
 def test_ports_that_two_servers_share_wait_for_the_models() -> None:

@@ -1,4 +1,4 @@
-"""Tests for the reports of a server's start to a reader that may have closed the pipe."""
+"""Tests for the banner, and for the reports of a start to a reader that may have closed the pipe."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tpuserve_server.core.terms.errors import Internal
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import Pending, ServableId
 from tpuserve_server.hosts.application import Listening
-from tpuserve_server.startup.start_report import START_REPORT_VARIABLE, StartReport, report_start
+from tpuserve_server.startup.start_report import START_REPORT_VARIABLE, StartReport, print_banner, report_start
 
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", tls=True)
 
@@ -107,3 +107,83 @@ def test_a_reader_that_has_gone_disturbs_nothing(registry: ModelRegistry, reader
     report_start(service, LISTENING)
     make_available(registry, "bad")
     assert service.is_ready()
+
+
+ID = ServableId("digits", 7)
+ADDRESSES = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", grpc_socket="unix:/run/s")
+
+
+def bring_up(registry: ModelRegistry) -> None:
+    registry.aspire("digits", {7: AspiredVersion(ID, VersionLocation("/models/digits/7"))})
+    registry.loading(ID)
+    loaded = LoadedVersion(FakeServable(), NO_BATCHER, ("device: CPU", "serving_default: batches of 1, 8 rows"))
+    registry.available(ID, loaded)
+
+
+def test_the_block_is_printed_once_when_every_model_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = ModelRegistry(["digits"], RecordingMetrics())
+    print_banner(InferenceService(registry, SystemClock()), ADDRESSES, has_console=True)
+    waiting = capsys.readouterr().out
+    assert "tpuserve is listening, but not ready: no version available for: digits\n" in waiting
+    assert "127.0.0.1:8500" in waiting
+    bring_up(registry)
+    assert capsys.readouterr().out.split("\n") == [
+        "",
+        "tpuserve is ready",
+        "  model    digits version 7",
+        "           device: CPU",
+        "           serving_default: batches of 1, 8 rows",
+        "  gRPC     127.0.0.1:8500",
+        "  gRPC     unix:/run/s",
+        "  REST     http://127.0.0.1:8501/v1/models",
+        "  console  http://127.0.0.1:8501/console",
+        "",
+    ]
+    registry.unloading(ID)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = ModelRegistry(["bad", "digits"], RecordingMetrics())
+    bad = ServableId("bad", 1)
+    registry.aspire("bad", {1: AspiredVersion(bad, VersionLocation("/models/bad/1"))})
+    registry.loading(bad)
+    registry.failed(bad, Internal("no model"))
+    registry.configure(["bad", "digits", "new"])
+    print_banner(InferenceService(registry, SystemClock()), ADDRESSES, has_console=True)
+    bring_up(registry)
+    lines = capsys.readouterr().out.splitlines()
+    assert "  failed   bad version 1: no model" in lines
+    assert "  model    digits version 7" in lines
+
+
+def print_addresses(listening: Listening, *, has_console: bool = True) -> None:
+    registry = ModelRegistry(["digits"], RecordingMetrics())
+    bring_up(registry)
+    service = InferenceService(registry, SystemClock())
+    print_banner(service, listening, has_console=has_console)
+
+
+def test_a_server_that_is_ready_says_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(grpc="127.0.0.1:8500"))
+    printed = capsys.readouterr().out
+    assert printed.startswith("\ntpuserve is ready")
+    assert "/console" not in printed
+
+
+def test_rest_behind_tls_is_shown_as_https(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(rest="127.0.0.1:8501", tls=True))
+    printed = capsys.readouterr().out
+    assert "https://127.0.0.1:8501/v1/models" in printed
+    assert "https://127.0.0.1:8501/console" in printed
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0:8501", "[::]:8501"])
+def test_the_address_of_the_console_opens_in_a_browser(capsys: pytest.CaptureFixture[str], everywhere: str) -> None:
+    print_addresses(Listening(rest=everywhere))
+    assert "  console  http://localhost:8501/console\n" in capsys.readouterr().out
+
+
+def test_a_server_without_console_does_not_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_addresses(Listening(rest="127.0.0.1:8501"), has_console=False)
+    assert "console" not in capsys.readouterr().out
