@@ -88,7 +88,7 @@ def _exported_us(tracing: RequestTracing, metrics: PrometheusMetrics, requests: 
     """Return the CPU of requests and of the export of all their spans."""
     tracing.start()
     cpu_us = _cpu_us(_request(Observers((SlowRequests(),), tracing), metrics), requests, tracing.stop)
-    outcomes = metrics.traced()
+    outcomes = metrics.traced.all()
     if set(outcomes) != {"exported"}:
         raise RuntimeError(f"Not every trace was exported: {outcomes}")
     return cpu_us

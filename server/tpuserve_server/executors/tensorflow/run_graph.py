@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
+from tpuserve_formats.safety.graph import Node
 from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 
@@ -13,14 +14,6 @@ from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 _GRAPH_DEF, _NODE, _LIBRARY, _FUNCTION = 2, 1, 2, 1
 # Attribute of calls with `jit_compile=True` (tensorflow/compiler/jit/defs.h, kXlaMustCompileAttr).
 _COMPILED: Final = "_XlaMustCompile"
-
-
-class _WithInputs(Protocol):
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-
-
-_AnyNode = TypeVar("_AnyNode", bound=_WithInputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +118,9 @@ def _parts(message: memoryview, wanted: int) -> Iterator[memoryview]:
     return (message[start:end] for number, _, start, end in message_fields(message) if number == wanted)
 
 
+_AnyNode = TypeVar("_AnyNode", "RunNode", Node)
+
+
 def needed_nodes(nodes: Mapping[str, _AnyNode], signature: Signature) -> Iterator[_AnyNode]:
     """Yield every node that a run of the signature may execute. A fed tensor replaces its node."""
     fed = {spec.graph_name for spec in signature.inputs.values()}
@@ -180,26 +176,11 @@ _ALLOWED: Final = READS | _CONTROL
 _UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
 
 
-class _Argument(Protocol):
-    @property
-    def is_ref(self) -> bool: ...
+# Returns TensorFlow's OpDef of a registered operation. TensorFlow has no types.
+FindOp: TypeAlias = Callable[[str], Any | None]
 
 
-class OpDef(Protocol):
-    """The part of TensorFlow's OpDef that the search reads."""
-
-    @property
-    def is_stateful(self) -> bool:
-        """Whether the operation's outputs depend on more than its inputs."""
-        ...
-
-    @property
-    def input_arg(self) -> Iterable[_Argument]:
-        """The inputs. An operation may write to an input that is a reference."""
-        ...
-
-
-def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op: Callable[[str], OpDef | None]) -> str:
+def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op: FindOp) -> str:
     """Return why equal requests may get different outputs, or "".
 
     `find_op` returns the definition of a registered operation.
@@ -211,7 +192,7 @@ def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op:
     return ""
 
 
-def _why_not(op: str, functions: Container[str], find_op: Callable[[str], OpDef | None]) -> str:
+def _why_not(op: str, functions: Container[str], find_op: FindOp) -> str:
     if op in _ALLOWED or op in functions:
         return ""
     definition = find_op(op)

@@ -5,7 +5,7 @@ Other modules format the metrics page.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,17 +102,17 @@ class Measurements(RequestMeasurements):
         """Start with no measurements."""
         super().__init__()
         self._lock = threading.Lock()
-        self._dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
-        self._unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self._untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self._refused_runs = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self._hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
-        self._loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self.dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
+        self.unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self.untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self.refused_runs = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
+        self.hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
+        self.loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
         self._load_s: dict[ServableId, float] = {}
         self._costs: dict[ServableId, CostModel] = {}
         self._caches: dict[ServableId, VersionResponses] = {}
         self._host_s: dict[BatchKey, float] = {}
-        self._logged = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self.logged = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
         self._batches = BatchMeasurements()
@@ -155,28 +155,28 @@ class Measurements(RequestMeasurements):
 
     def shape_first_run(self, *, servable: ServableId, signature: str, is_tried: bool) -> None:
         """Record the first run of a shape that warm-up did not run, and whether the exporter may have checked it."""
-        self._unwarmed.add(BatchKey(servable, signature))
+        self.unwarmed.add(BatchKey(servable, signature))
         if not is_tried:
-            self._untried.add(BatchKey(servable, signature))
+            self.untried.add(BatchKey(servable, signature))
 
     def run_refused(self, *, servable: ServableId, signature: str) -> None:
         """Record a run that the server refused because of its input shapes."""
-        self._refused_runs.add(BatchKey(servable, signature))
+        self.refused_runs.add(BatchKey(servable, signature))
 
     def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
         """Record the load and the cost model of a version that is about to serve."""
-        self._loads.add((servable.name, "loaded"))
+        self.loads.add((servable.name, "loaded"))
         with self._lock:
             self._costs[servable] = costs
             self._load_s[servable] = load_s
 
     def load_failed(self, *, servable: ServableId) -> None:
         """Record an attempt to load a version that has failed."""
-        self._loads.add((servable.name, "failed"))
+        self.loads.add((servable.name, "failed"))
 
     def runs_hung(self, *, servable: ServableId, count: int) -> None:
         """Record runs that hang."""
-        self._hung.add(servable, count)
+        self.hung.add(servable, count)
 
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
         """Record the response cache of a version that is about to serve."""
@@ -185,11 +185,11 @@ class Measurements(RequestMeasurements):
 
     def task_dropped(self, *, servable: ServableId, reason: str, priority: Priority = Priority.HIGH) -> None:
         """Record a request that left the queue before it ran."""
-        self._dropped.add((servable, reason, priority))
+        self.dropped.add((servable, reason, priority))
 
     def request_logged(self, *, model: str, outcome: str) -> None:
         """Record an entry of the request log: `written`, or dropped as `queue_full` or `write_failed`."""
-        self._logged.add((model, outcome))
+        self.logged.add((model, outcome))
 
     def version_changed(self, *, servable: ServableId, state: State) -> None:
         """Record a version's state. When the version ends, its series are removed, except its state."""
@@ -226,30 +226,6 @@ class Measurements(RequestMeasurements):
         self._batches.count()
         return self._batches
 
-    def dropped(self) -> Mapping[tuple[ServableId, str, Priority], float]:
-        """Return the number of requests that left the queue before they ran, by version, reason and priority."""
-        return self._dropped.all()
-
-    def unwarmed(self) -> Mapping[BatchKey, float]:
-        """Return the number of runs of shapes that were new after warm-up."""
-        return self._unwarmed.all()
-
-    def untried(self) -> Mapping[BatchKey, float]:
-        """Return the number of runs of new shapes with a size that the exporter has not checked."""
-        return self._untried.all()
-
-    def refused_runs(self) -> Mapping[BatchKey, float]:
-        """Return the number of runs that the server refused because of their input shapes."""
-        return self._refused_runs.all()
-
-    def hung(self) -> Mapping[ServableId, float]:
-        """Return the number of runs that hung."""
-        return self._hung.all()
-
-    def loads(self) -> Mapping[tuple[str, str], float]:
-        """Return the number of attempts to load a version, by model and outcome."""
-        return self._loads.all()
-
     def load_s(self) -> dict[ServableId, float]:
         """Return the duration of the load of each version that has not ended, without its warm-up."""
         with self._lock:
@@ -277,10 +253,6 @@ class Measurements(RequestMeasurements):
         with self._lock:
             return dict(self._warmups)
 
-    def logged(self) -> Mapping[tuple[str, str], float]:
-        """Return the number of entries of the request log, by model and outcome."""
-        return self._logged.all()
-
     def states(self) -> dict[ServableId, State]:
         """Return the state of each version, including the last ended one of each model, up to a limit."""
         with self._lock:
@@ -292,9 +264,9 @@ class Measurements(RequestMeasurements):
     def _forget(self, removed: Collection[ServableId]) -> None:
         self._batches.forget(removed)
         self.devices.forget(removed)
-        self._dropped.forget(lambda key: key[0] in removed)
-        self._unwarmed.forget(lambda key: key.servable in removed)
-        self._untried.forget(lambda key: key.servable in removed)
-        self._refused_runs.forget(lambda key: key.servable in removed)
-        self._hung.forget(lambda key: key in removed)
+        self.dropped.forget(lambda key: key[0] in removed)
+        self.unwarmed.forget(lambda key: key.servable in removed)
+        self.untried.forget(lambda key: key.servable in removed)
+        self.refused_runs.forget(lambda key: key.servable in removed)
+        self.hung.forget(lambda key: key in removed)
         self.forget_requests({(servable.name, servable.version) for servable in removed})

@@ -167,11 +167,11 @@ class PrometheusMetrics(Measurements, Collector):
             for key, histogram in requests
         )
         yield catalogue.IN_FLIGHT.valued(((protocol,), count) for protocol, count in self.server.in_flight().items())
-        yield catalogue.STAGE_SECONDS.valued((key, seconds) for key, seconds in self.stages_s().items())
-        yield catalogue.STAGE_REQUESTS.valued((key, count) for key, count in self.stage_requests().items())
+        yield catalogue.STAGE_SECONDS.valued((key, seconds) for key, seconds in self.stages_s.all().items())
+        yield catalogue.STAGE_REQUESTS.valued((key, count) for key, count in self.stage_requests.all().items())
         yield catalogue.DROPPED.valued(
             ((*servable_labels(servable), reason, priority.name.lower()), count)
-            for (servable, reason, priority), count in self.dropped().items()
+            for (servable, reason, priority), count in self.dropped.all().items()
         )
         yield catalogue.REFUSED.valued(((reason,), count) for reason, count in self.server.refused().items())
 
@@ -188,10 +188,12 @@ class PrometheusMetrics(Measurements, Collector):
         ):
             yield _histograms(family, series.items(), _batch_labels)
         yield _histograms(catalogue.BATCH_RUN, batches.run.items(), _run_labels)
-        yield catalogue.UNWARMED.valued((_batch_labels(key), count) for key, count in self.unwarmed().items())
-        yield catalogue.UNTRIED.valued((_batch_labels(key), count) for key, count in self.untried().items())
-        yield catalogue.REFUSED_RUNS.valued((_batch_labels(key), count) for key, count in self.refused_runs().items())
-        yield _by_version(catalogue.HUNG_RUNS, self.hung())
+        yield catalogue.UNWARMED.valued((_batch_labels(key), count) for key, count in self.unwarmed.all().items())
+        yield catalogue.UNTRIED.valued((_batch_labels(key), count) for key, count in self.untried.all().items())
+        yield catalogue.REFUSED_RUNS.valued(
+            (_batch_labels(key), count) for key, count in self.refused_runs.all().items()
+        )
+        yield _by_version(catalogue.HUNG_RUNS, self.hung.all())
         yield _by_version(catalogue.VERSION_BUSY, batches.busy_s())
 
     def _cost_families(self) -> Iterator[Metric]:
@@ -225,7 +227,7 @@ class PrometheusMetrics(Measurements, Collector):
         states = sorted(self.states().items(), key=lambda item: item[1] is State.END)
         yield _by_version(catalogue.VERSION_STATE, dict(states))
         yield catalogue.MODEL_AVAILABLE.valued(((name,), is_in) for name, is_in in self.server.available().items())
-        yield catalogue.VERSION_LOADS.valued((key, count) for key, count in self.loads().items())
+        yield catalogue.VERSION_LOADS.valued((key, count) for key, count in self.loads.all().items())
         yield _by_version(catalogue.VERSION_LOAD, self.load_s())
         yield _by_version(catalogue.WARMUP, {key: warmup.duration_s for key, warmup in self.warmups().items()})
         yield _by_version(catalogue.COMPILE, self.devices.compile_s())
@@ -235,7 +237,7 @@ class PrometheusMetrics(Measurements, Collector):
         )
 
     def _trace_families(self) -> Iterator[Metric]:
-        traced = self.traced()
+        traced = self.traced.all()
         yield catalogue.TRACES_EXPORTED.valued([((), traced.pop("exported", 0))])
         yield catalogue.TRACES_DROPPED.valued(((reason,), count) for reason, count in traced.items())
 
@@ -267,7 +269,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield catalogue.LOG_EVENTS_DROPPED.valued(() if dropped is None else (((), dropped),))
 
     def _page_families(self) -> Iterator[Metric]:
-        logged = self.logged()
+        logged = self.logged.all()
         yield catalogue.LOG_RECORDS.valued(
             ((model,), count) for (model, outcome), count in logged.items() if outcome == "written"
         )

@@ -45,9 +45,9 @@ class RequestMeasurements:
 
     def __init__(self) -> None:
         """Start with no measurements."""
-        self._stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
-        self._stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
-        self._traced = Counts[str](lambda _: OTHER)
+        self.stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
+        self.stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
+        self.traced = Counts[str](lambda _: OTHER)
         self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_request)
         self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_ended)
         self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
@@ -92,9 +92,9 @@ class RequestMeasurements:
 
     def stages_sampled(self, *, protocol: str, model: str, stages: Iterable[tuple[str, float]], requests: int) -> None:
         """Record the stages of one request for several."""
-        self._stage_requests.add((protocol, model), requests)
+        self.stage_requests.add((protocol, model), requests)
         for stage, duration_s in stages:
-            self._stages_s.add((protocol, model, stage), duration_s * requests)
+            self.stages_s.add((protocol, model, stage), duration_s * requests)
 
     def examples_received(self, *, model: str, count: int) -> None:
         """Record the number of tf.Examples in a request."""
@@ -102,7 +102,7 @@ class RequestMeasurements:
 
     def requests_traced(self, *, outcome: str, count: int) -> None:
         """Record traced requests: `exported`, or dropped as `rate`, `queue_full`, `export_failed` or `rejected`."""
-        self._traced.add(outcome, count)
+        self.traced.add(outcome, count)
 
     def forget_requests(self, removed: Collection[tuple[str, int | None]]) -> None:
         """Remove the series of versions, by model and number. Upstream's metrics keep their counts."""
@@ -125,15 +125,3 @@ class RequestMeasurements:
     def exemplars(self, key: RequestKey) -> Mapping[int, TracedRequest]:
         """Return the last traced request in each bucket of LATENCY_BOUNDS_S, by the bucket's position."""
         return self._exemplars.by_bucket(key)
-
-    def stages_s(self) -> Mapping[tuple[str, str, str], float]:
-        """Return the seconds of all requests by protocol, model and stage."""
-        return self._stages_s.all()
-
-    def stage_requests(self) -> Mapping[tuple[str, str], float]:
-        """Return the number of requests whose stages are counted, by protocol and model."""
-        return self._stage_requests.all()
-
-    def traced(self) -> dict[str, float]:
-        """Return the number of traced requests, by outcome."""
-        return self._traced.all()

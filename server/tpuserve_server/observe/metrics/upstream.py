@@ -126,7 +126,7 @@ def _warmup_records(measured: Measurements) -> Iterator[str]:
 
 
 def _log_counts(measured: Measurements) -> Iterator[str]:
-    for (model, outcome), count in measured.logged().items():
+    for (model, outcome), count in measured.logged.all().items():
         yield _counter((("model_name", model), ("status_code", _LOG_CODES[outcome].name)), int(count))
 
 
