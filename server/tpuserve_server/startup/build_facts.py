@@ -1,4 +1,4 @@
-"""Flags of a server that differ from their defaults, as JSON without secrets."""
+"""Facts about a server for its console: its flags that differ from their defaults, and versions of packages."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
