@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tpuserve_server.core.batching.task import Task
-from tpuserve_server.core.terms.deadline import Deadline
+from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, ServingError, TooLate
 from tpuserve_server.core.terms.types import ServableId
 
@@ -180,9 +180,9 @@ class HostDelay:
         self._mean_s = self._deviation_s = 0.0
         self.seconds = 0.0
 
-    def record(self, delay_s: float) -> None:
-        """Record that the responses of a batch went out `delay_s` after it had ended."""
-        off_s = delay_s - self._mean_s
+    def sent(self, clock: Clock, ended_s: float) -> None:
+        """Record that the responses of a batch that ended at `ended_s` have been sent."""
+        off_s = clock.monotonic_s() - ended_s - self._mean_s
         self._mean_s += _MEAN_WEIGHT * off_s
         self._deviation_s += _DEVIATION_WEIGHT * (abs(off_s) - self._deviation_s)
         self.seconds = self._mean_s + _DEVIATIONS * self._deviation_s

@@ -178,11 +178,7 @@ class BatchRunner:
                     part.is_timed = not self.runs
                     self._finish(part, loop)
             return
-        complete_batch(tasks, outcomes, partial(self._record_host, self._clock.monotonic_s()), loop)
-
-    def _record_host(self, ended_s: float) -> None:
-        """Record when the responses of a batch have been sent. Called on an event loop."""
-        self._host.record(self._clock.monotonic_s() - ended_s)
+        complete_batch(tasks, outcomes, partial(self._host.sent, self._clock, self._clock.monotonic_s()), loop)
 
     def _drop_dead(self, tasks: list[Task]) -> list[Task]:
         """Drop expired and cancelled tasks, and parts of failed requests, before they cost device time."""

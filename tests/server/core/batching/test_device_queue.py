@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.fakes import FakeClock
 from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, TooLate
@@ -151,15 +152,15 @@ def test_the_delay_of_the_host_covers_its_variation() -> None:
     host = HostDelay()
     assert host.seconds == 0.0
     for _ in range(200):
-        host.record(0.010)
+        host.sent(FakeClock(0.010), 0.0)
     assert 0.010 <= host.seconds < 0.011
-    host.record(0.050)
+    host.sent(FakeClock(0.050), 0.0)
     assert host.seconds > 0.050
 
 
 def test_a_pause_of_the_host_is_forgotten_after_a_few_batches() -> None:
     host = HostDelay()
-    host.record(5.0)
+    host.sent(FakeClock(5.0), 0.0)
     for _ in range(40):
-        host.record(0.001)
+        host.sent(FakeClock(0.001), 0.0)
     assert host.seconds < 0.1
