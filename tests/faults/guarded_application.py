@@ -13,7 +13,7 @@ from tpuserve_server.core.terms.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostOptions, Listening
 from tpuserve_server.hosts.channel import VARIABLE
-from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.protocols.guard import Attempt, Rule
 from tpuserve_server.startup.app import Server, build
 from tpuserve_server.startup.validation import read_settings
 
@@ -47,7 +47,7 @@ class GuardedServer(Server):
         say("announce", **dataclasses.asdict(listening), pid=os.getpid())
 
 
-def make_server(folder: Path, rule: Rule = ALLOW_ALL, **flags: object) -> Server:
+def make_server(folder: Path, rule: Rule | None = None, **flags: object) -> Server:
     """Return a server with every kind of route, whose model has no version."""
     settings = read_settings(
         model_name="m",

@@ -124,7 +124,7 @@ class GrpcOverAsgi:
                 partial(asgi_client, scope),
                 self._clock.monotonic_s() if is_unary else 0.0,
                 trailers if is_unary else None,
-                wants_timing(headers.get(_TIMING)),
+                _TIMING in headers and wants_timing(headers[_TIMING]),
                 trace_headers_of(scope["headers"]) if TRACE_NAME in headers else None,
                 request_id,
                 scope.get(CERTIFICATE_KEY, no_certificate),

@@ -5,7 +5,7 @@ A new protocol needs no change here: `startup/app.py` wraps the finished method 
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.authenticator import Authenticator
@@ -71,16 +71,6 @@ class Rule(Protocol):
         ...
 
 
-class AllowAll:
-    """The rule that allows every request. The guard adds no check for it."""
-
-    async def check(self, attempt: Attempt) -> None:
-        """Allow the request."""
-
-
-ALLOW_ALL: Final = AllowAll()
-
-
 class AllOf:
     """The rule that allows the requests that each of several rules allows. Checks them in order."""
 
@@ -97,48 +87,43 @@ class AllOf:
 class Guard:
     """Wraps every method and every path with a rule."""
 
-    def __init__(self, rule: Rule, rpc_meter: RequestMeter, rest_meter: RequestMeter) -> None:
-        """Check each request once against `rule`. The meters count the requests that it refuses."""
+    def __init__(self, rule: Rule | None, rpc_meter: RequestMeter, rest_meter: RequestMeter) -> None:
+        """Check each request once against `rule`; None allows all. The meters count the requests that it refuses."""
         self._rule = rule
         self._rpc_meter = rpc_meter
         self._rest_meter = rest_meter
 
     def wrap_table(self, table: RpcTable) -> GuardedTable:
         """Return a table that admits a call only if the rule allows it, before a host reads the call's message."""
-        if isinstance(self._rule, AllowAll):
+        if self._rule is None:
             return admit_every_call(table)
-        return {path: self._guarded(path, method) for path, method in table.items()}
+        return {path: self._guarded(self._rule, path, method) for path, method in table.items()}
 
     def wrap_rest(self, app: RestApp) -> "ASGIApp":
-        """Return an application that checks the rule first, or `app` itself if the rule allows every request."""
-        return app if isinstance(self._rule, AllowAll) else _GuardedRest(self._rule, app, self._rest_meter)
+        """Return an application that checks the rule first, or `app` itself without a rule."""
+        return app if self._rule is None else _GuardedRest(self._rule, app, self._rest_meter)
 
-    def _guarded(self, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
-        entrance = _Entrance(self._rule, self._rpc_meter, path, method.access)
+    def _guarded(self, rule: Rule, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
+        access, limit = method.access, method.max_message_bytes
         if isinstance(method, UnaryMethod):
-            return GuardedUnary(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
-        return GuardedStream(entrance.leading_to(method.handle), method.access, method.max_message_bytes)
+            return GuardedUnary(self._admitting(rule, path, access, method.handle), access, limit)
+        return GuardedStream(self._admitting(rule, path, access, method.handle), access, limit)
 
+    def _admitting(
+        self, rule: Rule, path: str, access: Access, handler: _Handler
+    ) -> Callable[[CallContext], Awaitable[_Handler]]:
+        """Return a function that checks the rule of one gRPC method and returns `handler`.
 
-class _Entrance:
-    """The rule of one gRPC method. The meter counts the calls that the rule refuses; the method counts all others."""
-
-    def __init__(self, rule: Rule, meter: RequestMeter, path: str, access: Access) -> None:
-        self._rule = rule
-        self._meter = meter
-        self._path = path
-        self._access = access
-
-    def leading_to(self, handler: _Handler) -> Callable[[CallContext], Awaitable[_Handler]]:
-        """Return a function that checks the rule and returns `handler`."""
+        The meter counts the calls that the rule refuses; the method counts all others.
+        """
 
         async def admit(context: CallContext) -> _Handler:
             try:
-                await self._rule.check(
-                    Attempt("grpc", "POST", self._path, context.metadata, self._access, None, context.find_certificate)
+                await rule.check(
+                    Attempt("grpc", "POST", path, context.metadata, access, None, context.find_certificate)
                 )
             except Exception:
-                with self._meter.call(self._path.rpartition("/")[2], context):
+                with self._rpc_meter.call(path.rpartition("/")[2], context):
                     raise
             return handler
 
@@ -225,9 +210,7 @@ class AccessRule:
             identity.require_model(attempt.model)
 
 
-def combined_rule(authenticator: Authenticator | None, other: Rule | None) -> Rule:
+def combined_rule(authenticator: Authenticator | None, other: Rule | None) -> Rule | None:
     """Return the rule that identifies clients first, and then checks `other`. None stands for no rule."""
     rules = [*([] if authenticator is None else [AccessRule(authenticator)]), *([] if other is None else [other])]
-    if not rules:
-        return ALLOW_ALL
-    return rules[0] if len(rules) == 1 else AllOf(rules)
+    return AllOf(rules) if len(rules) > 1 else next(iter(rules), None)

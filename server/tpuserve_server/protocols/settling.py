@@ -1,31 +1,19 @@
 """Waits on the event loop until a change of the models has settled, for a request with a deadline."""
 
 import asyncio
-from typing import Protocol
 
+from tpuserve_server.core.models.transition import ModelLoad, Transition
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.system.changes import wait_until
 from tpuserve_server.core.terms.deadline import Clock, Deadline
-from tpuserve_server.core.terms.errors import DeadlineExceeded, Unavailable
+from tpuserve_server.core.terms.errors import Unavailable
 
 # A request stops waiting this long before the client's deadline, so that its response still arrives.
 _FAREWELL_S = 0.2
 
 
-class Change(Protocol):
-    """A change of the models that continues whether or not a request waits for it."""
-
-    def is_settled(self) -> bool:
-        """Return whether the change is complete. Raises ServingError once it has failed."""
-        ...
-
-    def too_late(self) -> DeadlineExceeded:
-        """Return the error for a request whose deadline has passed."""
-        ...
-
-
-async def settle(change: Change, deadline: Deadline, service: InferenceService, clock: Clock) -> None:
-    """Wait until `change` has settled.
+async def settle(change: Transition | ModelLoad, deadline: Deadline, service: InferenceService, clock: Clock) -> None:
+    """Wait until `change` has settled. It continues whether or not a request waits for it.
 
     Raises:
         DeadlineExceeded: `deadline` is near.

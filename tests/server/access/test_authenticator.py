@@ -16,7 +16,7 @@ from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.access.tokens import MAX_TOKEN_BYTES
 from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Unauthenticated
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.guard import ALLOW_ALL, AccessRule, AllOf, Attempt, combined_rule
+from tpuserve_server.protocols.guard import AccessRule, AllOf, Attempt, combined_rule
 from tpuserve_server.protocols.options import ControlOptions
 
 ISSUER_OF_TOKENS = TokenIssuer()
@@ -165,7 +165,7 @@ async def test_rules_are_checked_in_order(authenticator: Authenticator) -> None:
         async def check(self, attempt: Attempt) -> None:
             seen.append(attempt.path)
 
-    assert combined_rule(None, None) is ALLOW_ALL
+    assert combined_rule(None, None) is None
     rule = combined_rule(authenticator, Other())
     assert isinstance(rule, AllOf)
     with pytest.raises(Unauthenticated):

@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.errors import PermissionDenied, Unauthenticated
 from tpuserve_server.observe.options import AccessLogOptions
 from tpuserve_server.observe.requests.access_log import MOST_ERRORS_PER_S, AccessLog
 from tpuserve_server.observe.requests.request_record import Observers
-from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Guard, Rule
+from tpuserve_server.protocols.guard import Attempt, Guard, Rule
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestApp, RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, GuardedStream, GuardedUnary, StreamMethod, UnaryMethod
@@ -72,7 +72,7 @@ def ask(app: object) -> httpx.AsyncClient:
 
 async def test_nothing_stands_before_what_everybody_may() -> None:
     methods, app = Methods(), make_app()
-    guard = make_guard(ALLOW_ALL)
+    guard = make_guard(None)
     unary, stream = guarded(guard, methods, READ)
     assert await unary.admit(CONTEXT) == methods.unary
     assert await stream.admit(CONTEXT) == methods.stream
@@ -94,7 +94,7 @@ async def test_methods_run_when_the_rule_lets_them_pass() -> None:
 
 
 def test_a_guarded_method_keeps_its_access_and_its_limit() -> None:
-    rules: tuple[Rule, ...] = (ALLOW_ALL, ScriptedRule())
+    rules: tuple[Rule | None, ...] = (None, ScriptedRule())
     for rule in rules:
         for method in guarded(make_guard(rule), Methods(), READ):
             assert (method.access, method.max_message_bytes) == (READ, 7)

@@ -12,7 +12,7 @@ from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tests.support.guards import make_guard
 from tests.support.lane_house import LaneHouse
 from tpuserve_server.core.terms.errors import Code, PermissionDenied
-from tpuserve_server.protocols.guard import ALLOW_ALL, Attempt, Rule
+from tpuserve_server.protocols.guard import Attempt, Rule
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.vertex.paths import VertexPaths
 from tpuserve_server.protocols.vertex.routes import VertexRoutes
@@ -42,7 +42,7 @@ class Refusing:
 
 class Rest:
     def __init__(
-        self, rule: Rule = ALLOW_ALL, health: str = HEALTH, predict: str = PREDICT, *, needs_credentials: bool = False
+        self, rule: Rule | None = None, health: str = HEALTH, predict: str = PREDICT, *, needs_credentials: bool = False
     ) -> None:
         self.service = FakeService()
         self.metrics = FakeMetrics()
