@@ -4,21 +4,21 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
 
-from tpuserve_client.model import ModelSpec, Signature
+from tpuserve_client.model import Signature
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli import access, targets
 from tpuserve_loadtests.cli.options import RECORD, GoldenOptions
 from tpuserve_loadtests.golden.answers import CheckPlan, GoldenAnswers, is_inexact
-from tpuserve_loadtests.golden.tolerance import Precision, Tolerance, fetch_precision, read_precision
+from tpuserve_loadtests.golden.tolerance import Tolerance, fetch_precision, read_precision
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.traffic.senders import NotRecorded, record_golden
 from tpuserve_loadtests.traffic.target import Target
 
@@ -102,15 +102,14 @@ def find_tolerances(target: Target, golden: Mapping[str, Path | None]) -> dict[s
     server one request for each version and protocol. Blocks.
     """
     lines = [line for line in target.workload.lines if line.name in golden]
-    served = {place: _fetch_precision(target, *place) for place in {(line.protocol, line.spec) for line in lines}}
+    served = {}
+    for protocol, spec in {(line.protocol, line.spec) for line in lines}:
+        with closing(target.access.transport(target.addresses[protocol])) as transport:
+            send = partial(transport.send, timeout_s=targets.PROBE_TIMEOUT_S)
+            served[protocol, spec] = fetch_precision(send, protocol, spec)
     found = {}
     for line in lines:
         path = golden[line.name]
         of_golden = (read_precision(path),) if path is not None and path.is_dir() else ()
         found[line.name] = Tolerance(versions=(*of_golden, served[line.protocol, line.spec]))
     return found
-
-
-def _fetch_precision(target: Target, protocol: Protocol, spec: ModelSpec) -> Precision | None:
-    with closing(target.access.transport(target.addresses[protocol])) as transport:
-        return fetch_precision(lambda exchange: transport.send(exchange, targets.PROBE_TIMEOUT_S), protocol, spec)

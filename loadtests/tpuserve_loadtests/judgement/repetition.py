@@ -55,8 +55,7 @@ def gates_over(gates: Sequence[Threshold], runs: Sequence[Measured]) -> tuple[Ga
     The figure of a percentile, `mean` or `rate` is the median of the runs, which a single bad run does not move. The
     other figures are those of all requests together, so that no failure is lost.
     """
-    figures = [(gate, _figure_over(gate, runs)) for gate in gates]
-    return tuple(GateResult(gate, figure, figure is None or gate.is_true_of(figure)) for gate, figure in figures)
+    return tuple(GateResult.of(gate, _figure_over(gate, runs)) for gate in gates)
 
 
 def _figure_over(gate: Threshold, runs: Sequence[Measured]) -> float | None:

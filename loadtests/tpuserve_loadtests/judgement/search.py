@@ -324,13 +324,11 @@ class Trials:
     def attempt(self, rate_per_s: float) -> Probe:
         """Try a rate. Raises Interrupted, GeneratorLimit and NothingAnswered."""
         load = self._load(rate_per_s)
-        samples = {gate: Sample(0, 0) for gate in self.objectives if gate.percentile is not None}
+        samples: dict[Threshold, Sample] = {}
         for _ in range(_RUNS):
             load = replace(load, seed=load.seed + 1)
             measured = self._measure(load)
-            for gate in samples:
-                samples[gate] += _sample(gate, measured)
-            answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
+            answers = self._answers(measured, samples)
             if all(answer is Answer.KEPT for answer, _ in answers):
                 return self._probe(rate_per_s, Outcome.HOLDS, [words for _, words in answers], measured)
             missed = [words for answer, words in answers if answer is Answer.MISSED]
@@ -349,9 +347,23 @@ class Trials:
 
     def missed_by(self, measured: Measured) -> list[str]:
         """Return descriptions of the objectives that a single run shows to be missed."""
-        samples = {gate: _sample(gate, measured) for gate in self.objectives if gate.percentile is not None}
-        answers = [_answer(gate, measured, samples.get(gate)) for gate in self.objectives]
-        return [words for answer, words in answers if answer is Answer.MISSED]
+        return [words for answer, words in self._answers(measured, {}) if answer is Answer.MISSED]
+
+    def _answers(self, measured: Measured, samples: dict[Threshold, Sample]) -> list[tuple[Answer, str]]:
+        """Return the result of each objective. Add the run to the `samples` of percentiles, which decide about them."""
+        answers = []
+        for gate in self.objectives:
+            if gate.percentile is not None:
+                total = measured.total
+                sample = Sample(total.requests, total.failures + total.histogram.count_above(gate.value * 1000))
+                samples[gate] = samples.get(gate, Sample(0, 0)) + sample
+                answer, words = judge(samples[gate], gate.percentile)
+            else:
+                figure = gate.figure(measured)
+                is_kept = figure is not None and gate.is_true_of(figure)
+                answer, words = Answer.KEPT if is_kept else Answer.MISSED, gate.show(figure)
+            answers.append((answer, f"{gate}: {words}"))
+        return answers
 
     def _load(self, rate_per_s: float) -> Load:
         percentiles = [gate.percentile for gate in self.objectives if gate.percentile is not None]
@@ -385,17 +397,3 @@ class Trials:
 
 def _is_interrupted(measured: Measured) -> bool:
     return measured.stopped == STOPPED_EARLY
-
-
-def _sample(gate: Threshold, measured: Measured) -> Sample:
-    total = measured.total
-    return Sample(total.requests, total.failures + total.histogram.count_above(gate.value * 1000))
-
-
-def _answer(gate: Threshold, measured: Measured, sample: Sample | None) -> tuple[Answer, str]:
-    if sample is not None and gate.percentile is not None:
-        answer, words = judge(sample, gate.percentile)
-        return answer, f"{gate}: {words}"
-    figure = gate.figure(measured)
-    kept = figure is not None and gate.is_true_of(figure)
-    return Answer.KEPT if kept else Answer.MISSED, f"{gate}: {gate.show(figure)}"

@@ -112,6 +112,11 @@ class GateResult:
     figure: float | None
     failed: bool
 
+    @classmethod
+    def of(cls, gate: Threshold, figure: float | None) -> Self:
+        """Judge a gate, which fails if it is true of its figure, or if it has no figure."""
+        return cls(gate, figure, figure is None or gate.is_true_of(figure))
+
     @property
     def case(self) -> Case:
         """The report's test case."""
@@ -125,9 +130,7 @@ class GateResult:
 
 
 def gate_results(gates: tuple[Threshold, ...], measured: Measured) -> tuple[GateResult, ...]:
-    """Return the result of each gate. A gate fails if it is true of the run, or if the run has no figure for it."""
-    figures = [(gate, gate.figure(measured)) for gate in gates]
-    return tuple(GateResult(gate, figure, figure is None or gate.is_true_of(figure)) for gate, figure in figures)
+    return tuple(GateResult.of(gate, gate.figure(measured)) for gate in gates)
 
 
 def _of_checks(metric: str, total: Tally) -> float | None:

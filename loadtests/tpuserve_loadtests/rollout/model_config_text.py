@@ -10,10 +10,7 @@ from google.protobuf.text_encoding import CUnescape
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 
-# Positions in a text proto, for changes to single values that keep all other text and comments.
-#
-# The reader accepts only text that protobuf has already parsed, and does not interpret it.
-
+# The reader accepts only text that protobuf has already parsed. It finds positions, and does not interpret values.
 _SKIPPED: Final = re.compile(r"(?:\s|#[^\n]*)*")
 _TOKEN: Final = re.compile(
     r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:,;]|[^\s{}<>\[\]:,;"'#]+""",
@@ -43,9 +40,7 @@ class Field:
 
 def read_fields(text: str) -> tuple[Field, ...]:
     """Return the fields of a message. Raises ValueError for text that protobuf would reject."""
-    reader = _Reader(text)
-    fields = reader.fields("")
-    return tuple(fields)
+    return tuple(_Reader(text).fields(""))
 
 
 class _Reader:
@@ -99,24 +94,18 @@ class _Reader:
     def _peek(self) -> str:
         skipped = _SKIPPED.match(self._text, self._at)
         assert skipped is not None  # the pattern also matches an empty string
-        token = _TOKEN.match(self._text, skipped.end())
-        if token is None and skipped.end() < len(self._text):
-            raise ValueError(f"not a text proto: {self._text[skipped.end() : skipped.end() + 20]!r}")
+        self._at = skipped.end()
+        token = _TOKEN.match(self._text, self._at)
+        if token is None and self._at < len(self._text):
+            raise ValueError(f"not a text proto: {self._text[self._at : self._at + 20]!r}")
         return token.group() if token else ""
 
     def _take(self) -> tuple[str, int, int]:
-        token = self._peek()
+        token, start = self._peek(), self._at
         if not token:
             raise ValueError("unexpected end of the text")
-        start = self._text.index(token, _end_of_skipped(self._text, self._at))
         self._at = start + len(token)
         return token, start, self._at
-
-
-def _end_of_skipped(text: str, at: int) -> int:
-    skipped = _SKIPPED.match(text, at)
-    assert skipped is not None  # the pattern also matches an empty string
-    return skipped.end()
 
 
 def _unquoted(token: str) -> str:
