@@ -12,7 +12,8 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.access import SECURE, find_access
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.options import AUTO, DEFAULT_GRPC, DEFAULT_REST, OFF, GeneratorOptions, ServerOptions
-from tpuserve_loadtests.monitoring.energy import ROOT, EnergyWatch
+from tpuserve_loadtests.monitoring import energy as counters
+from tpuserve_loadtests.monitoring.energy import EnergyWatch
 from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.process_use import NoProcess, ProcessTree
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
@@ -77,7 +78,7 @@ def find_energy(addresses: Iterable[str], generator: GeneratorOptions) -> Energy
     With remote workers, a loopback address names the machine of each worker.
     """
     is_here = not generator.remote and all(map(is_loopback, addresses))
-    return EnergyWatch(Path(ROOT) if is_here else None)
+    return EnergyWatch(Path(counters.ROOT) if is_here else None)
 
 
 def is_loopback(address: str) -> bool:
