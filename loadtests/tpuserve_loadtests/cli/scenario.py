@@ -5,6 +5,7 @@ The keys are the names of command-line options. This module sends no requests to
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
@@ -136,27 +137,25 @@ def _text(raw: _Yaml) -> str:
     return raw
 
 
-def _number(least: float, *, integer: bool = False, above: bool = False) -> Callable[[_Yaml], _Yaml]:
-    def read(raw: _Yaml) -> _Yaml:
-        is_number = isinstance(raw, int if integer else (int, float)) and not isinstance(raw, bool)
-        if not is_number or not (raw > least if above else raw >= least):
-            raise ValueError
-        return raw
-
-    return read
+def _number(least: float, raw: _Yaml, *, integer: bool = False, above: bool = False) -> _Yaml:
+    is_number = isinstance(raw, int if integer else (int, float)) and not isinstance(raw, bool)
+    if not is_number or not (raw > least if above else raw >= least):
+        raise ValueError
+    return raw
 
 
-def _one_of(*known: str) -> Callable[[_Yaml], str]:
-    def read(raw: _Yaml) -> str:
-        if raw not in known:
-            raise ValueError
-        return str(raw)
-
-    return read
+def _integer(least: int, expected: str = "") -> _Key:
+    return _Key(expected or f"an integer of at least {least}", partial(_number, least, integer=True))
 
 
-def _duration(zero: bool = False) -> Callable[[_Yaml], float]:
-    return lambda raw: parse_duration(_scalar(raw), zero=zero)
+def _process(raw: _Yaml) -> str:
+    if raw not in PROCESSES:
+        raise ValueError
+    return str(raw)
+
+
+def _duration(raw: _Yaml, *, zero: bool = False) -> float:
+    return parse_duration(_scalar(raw), zero=zero)
 
 
 def _scalar(raw: _Yaml) -> str:
@@ -180,8 +179,7 @@ def _thresholds(raw: _Yaml) -> tuple[str, ...]:
 def _distribution(raw: _Yaml) -> Distribution:
     if not isinstance(raw, dict):
         return Distribution.parse(_scalar(raw))
-    value, weight = _number(1, integer=True), _number(0)
-    return Distribution.choice({value(key): weight(share) for key, share in raw.items()})
+    return Distribution.choice({_number(1, key, integer=True): _number(0, share) for key, share in raw.items()})
 
 
 def _lengths(raw: _Yaml) -> dict[str, Distribution]:
@@ -197,36 +195,21 @@ def _ports(raw: _Yaml) -> tuple[Port, ...]:
     return known if raw == "both" else tuple(each for each in known if each == raw)
 
 
-def _path(folder: Path) -> Callable[[_Yaml], Path]:
-    def read(raw: _Yaml) -> Path:
-        path = folder / _text(raw)
-        if not path.is_file():
-            raise ValueError(f"file {path} does not exist")
-        return path
-
-    return read
+def _path(folder: Path, raw: _Yaml, *, or_folder: bool = False) -> Path:
+    path = folder / _text(raw)
+    if not path.is_file() and not (or_folder and path.is_dir()):
+        raise ValueError(f"file {path} does not exist")
+    return path
 
 
-def _golden(folder: Path) -> Callable[[_Yaml], Path]:
-    def read(raw: _Yaml) -> Path:
-        path = folder / _text(raw)
-        return path if path.is_dir() else _path(folder)(raw)
-
-    return read
+def _paths(folder: Path, raw: _Yaml) -> tuple[Path, ...]:
+    return tuple(_path(folder, each) for each in (raw if isinstance(raw, list) and raw else [raw]))
 
 
-def _paths(folder: Path) -> Callable[[_Yaml], tuple[Path, ...]]:
-    read = _path(folder)
-    return lambda raw: tuple(read(each) for each in (raw if isinstance(raw, list) and raw else [raw]))
-
-
-def _parts(folder: Path) -> Callable[[_Yaml], list[Part]]:
-    def read(raw: _Yaml) -> list[Part]:
-        if not isinstance(raw, list) or not raw:
-            raise ValueError
-        return [_part(_read(each, _part_keys(folder), f"[{number}]"), number) for number, each in enumerate(raw)]
-
-    return read
+def _parts(folder: Path, raw: _Yaml) -> list[Part]:
+    if not isinstance(raw, list) or not raw:
+        raise ValueError
+    return [_part(_read(each, _part_keys(folder), f"[{number}]"), number) for number, each in enumerate(raw)]
 
 
 def _part(values: dict[str, _Yaml], number: int) -> Part:
@@ -249,56 +232,56 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
     return {
         "model": _Key("the model's name", _text, is_needed=True),
         "name": _Key("a name for tables", _text),
-        "weight": _Key("a number above 0", _number(0, above=True)),
-        "version": _Key("a version's number", _number(0, integer=True)),
+        "weight": _Key("a number above 0", partial(_number, 0, above=True)),
+        "version": _integer(0, "a version's number"),
         "label": _Key("a version's label", _text),
         "signature": _Key("a signature's name", _text),
         "protocol": _Key("grpc, rest or both", _ports),
         "rows": distribution,
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
-        "input": _Key("an .npz, .npy or .json file", _path(folder)),
-        "golden": _Key("an .npz or .json file of inputs and outputs, or a version directory", _golden(folder)),
-        "recorded": _Key("a file of recorded requests, or several", _paths(folder)),
+        "input": _Key("an .npz, .npy or .json file", partial(_path, folder)),
+        "golden": _Key(
+            "an .npz or .json file of inputs and outputs, or a version directory",
+            partial(_path, folder, or_folder=True),
+        ),
+        "recorded": _Key("a file of recorded requests, or several", partial(_paths, folder)),
         "recorded_model": _Key("the model's name in the recording", _text),
     }
 
 
 def _load_keys(folder: Path) -> dict[str, _Key]:
     return {
-        "users": _Key("an integer of at least 1", _number(1, integer=True)),
+        "users": _integer(1),
         "think_time": _Key(f"a think time such as {THINK_TIMES}", lambda raw: ThinkTime.parse(_scalar(raw))),
         "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
-        "trace": _Key("a file of arrival times", _path(folder)),
-        "speed": _Key("a number above 0", _number(0, above=True)),
-        "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _one_of(*PROCESSES)),
-        "burst": _Key("an integer of at least 2", _number(2, integer=True)),
-        "requests": _Key("an integer of at least 1", _number(1, integer=True)),
-        "duration": _Key("a duration such as 30s or 2m", _duration()),
-        "warm_up": _Key("a duration such as 5s, or 0", _duration(zero=True)),
-        "seed": _Key("an integer of at least 0", _number(0, integer=True)),
+        "trace": _Key("a file of arrival times", partial(_path, folder)),
+        "speed": _Key("a number above 0", partial(_number, 0, above=True)),
+        "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _process),
+        "burst": _integer(2),
+        "requests": _integer(1),
+        "duration": _Key("a duration such as 30s or 2m", _duration),
+        "warm_up": _Key("a duration such as 5s, or 0", partial(_duration, zero=True)),
+        "seed": _integer(0),
     }
 
 
-def _load(folder: Path) -> Callable[[_Yaml], dict[str, _Yaml]]:
-    def read(raw: _Yaml) -> dict[str, _Yaml]:
-        if not isinstance(raw, dict):
-            raise ValueError
-        values = _read(raw, _load_keys(folder), "")
-        ways = [key for key in ("users", "rate", "trace") if key in values]
-        if len(ways) > 1:
-            raise ValueError(f"set one of {' and '.join(ways)}")
-        return values
-
-    return read
+def _load(folder: Path, raw: _Yaml) -> dict[str, _Yaml]:
+    if not isinstance(raw, dict):
+        raise ValueError
+    values = _read(raw, _load_keys(folder), "")
+    ways = [key for key in ("users", "rate", "trace") if key in values]
+    if len(ways) > 1:
+        raise ValueError(f"set one of {' and '.join(ways)}")
+    return values
 
 
 def _file_keys(folder: Path) -> dict[str, _Key]:
     return {
-        "models": _Key("a list of models", _parts(folder), is_needed=True),
+        "models": _Key("a list of models", partial(_parts, folder), is_needed=True),
         "grpc": _Key("HOST:PORT", _text),
         "rest": _Key("a URL", _text),
-        "timeout": _Key("a duration such as 30s", _duration()),
-        "load": _Key("keys and values", _load(folder)),
+        "timeout": _Key("a duration such as 30s", _duration),
+        "load": _Key("keys and values", partial(_load, folder)),
         "fail_if": _Key(f"gates such as {EXAMPLES}", _thresholds),
         "slo": _Key("objectives such as 'p99<=20ms'", _thresholds),
     }
