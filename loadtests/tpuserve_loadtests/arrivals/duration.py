@@ -1,4 +1,4 @@
-"""Durations in the format of the command line: `10s`, `2m`, `1h30m`, `0.5`."""
+"""Durations as the command line writes them (`10s`, `2m`, `1h30m`, `0.5`), and think times of a closed load's users."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Loads: the arrival of requests, and the duration. They are plain values, so that other machines can run them."""
+"""Loads: the rates and times at which requests arrive, and the duration. They are plain values, for other machines."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The outputs of a report: standard output, and the files that options such as `--html` and `--csv` name."""
+"""The outputs of a report, standard output and files such as those of `--html` and `--csv`, and the settings in it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The option `--golden`: the expected answers, and the share of responses to compare with them."""
+"""The option `--golden`: the expected answers, their tolerances, and the share of responses to compare with them."""
 
 import sys
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Loads from options, and their execution with progress output."""
+"""Loads and thresholds from options, and the execution of loads with progress output and pushed metrics."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The option `--server-metrics`: the address of the server's metrics page."""
+"""The options of monitoring: the address of the server's metrics page, its processes, and the energy counters."""
 
 from collections.abc import Collection, Iterable
 from ipaddress import ip_address

@@ -1,4 +1,4 @@
-"""The command `tpuserve rollout`, which tests a new version, makes it live, and restores the old version on failure."""
+"""The steps of `tpuserve rollout`: checks before any load, the gates (parity, comparison, soak) and the report."""
 
 import signal
 import sys

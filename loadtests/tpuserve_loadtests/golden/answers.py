@@ -1,4 +1,4 @@
-"""Checks of responses under load. They compare a share of the responses with golden answers from before the load."""
+"""Golden answers of a line's requests, and checks of a share of the responses under load against them."""
 
 import math
 import random

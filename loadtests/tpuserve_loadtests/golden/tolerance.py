@@ -1,4 +1,4 @@
-"""Limits for the difference between a response and its golden answer, with their reasons."""
+"""Limits for the difference between a response and its golden answer, from options, manifests and dtypes."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The outcome of a run that was repeated until a figure settled."""
+"""The outcome of a run that was repeated until the interval of a figure's median settled, with gates over all runs."""
 
 import statistics
 from collections.abc import Callable, Sequence

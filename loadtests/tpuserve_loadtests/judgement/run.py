@@ -1,4 +1,4 @@
-"""The outcome of a run: its measurements, verdicts and exit code."""
+"""Outcome of a run: measurements, verdicts and exit code. The load generator may itself have limited the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,8 @@
-"""The outcome of a soak: its segments, the trend of each figure, and the verdict."""
+"""Drift of a server over hours of load (slower, failing, or growing in memory), and the outcome of a soak.
+
+A figure drifts if its trend is significant, large enough over the soak, and continues. Memory that grows only while
+caches fill does not drift. A separate trend of the second half detects drifts that start late.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

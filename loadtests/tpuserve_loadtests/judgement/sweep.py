@@ -1,4 +1,4 @@
-"""The outcome of a sweep: its steps and their knee."""
+"""The outcome of a sweep: its steps and their knee, beyond which latency grows faster than throughput."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

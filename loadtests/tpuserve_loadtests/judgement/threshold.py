@@ -1,4 +1,4 @@
-"""Thresholds for the figures of a run: `p99<=20ms`, `error_rate>0.1%`, `rate<500`."""
+"""Thresholds of a run (`p99<=20ms`, `rate<500`), and the early end of a load that can no longer pass."""
 
 import operator
 import re

@@ -1,4 +1,4 @@
-"""A finished run and its figures."""
+"""A finished run and its figures, its windows in order, and the segments of a long load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

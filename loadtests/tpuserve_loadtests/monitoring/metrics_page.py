@@ -1,5 +1,6 @@
-"""Metric names: tpuserve's own, and TensorFlow Serving's for its servers.
+"""Prometheus metrics of a server at one time, and differences between two times.
 
+Names: tpuserve's own, and TensorFlow Serving's for its servers.
 tpuserve's page has both families. Its own metrics distinguish versions and are more detailed.
 """
 

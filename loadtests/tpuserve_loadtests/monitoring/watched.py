@@ -1,4 +1,4 @@
-"""Runs with a watched server, which combine the client's and the server's view of the same requests."""
+"""Runs with a watched server: the time breakdown of a request, and columns and changes over several runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,4 +1,9 @@
-"""JUnit XML for CI systems: a test case for each verdict."""
+"""Reports as files for other programs: JUnit XML, CSV, and latencies for HdrHistogram's tools.
+
+The HdrHistogram package encodes the histograms. This module writes the lines around them, because the package's log
+writer supports no tags and fails at start times. Its distribution gives the standard deviation and the mean in
+different units.
+"""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Scales of axes, which map values to positions and choose the ticks."""
+"""Scales of axes, which map values to positions and choose the ticks, and numbers as readable text."""
 
 import math
 from collections.abc import Iterable, Sequence

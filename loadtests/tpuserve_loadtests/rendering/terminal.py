@@ -1,4 +1,4 @@
-"""A report on a terminal, or in a file to which a user redirects the output."""
+"""A report on a terminal or in a file to which a user redirects the output, and the progress line of a run."""
 
 from collections.abc import Sequence
 from typing import Final, Self

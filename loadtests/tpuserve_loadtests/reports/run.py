@@ -1,4 +1,4 @@
-"""The report of one run."""
+"""The report of one run, and its verdict in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

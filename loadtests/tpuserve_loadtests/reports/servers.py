@@ -1,4 +1,4 @@
-"""The server's metrics during a run: the time breakdown of a request, and the server's activity."""
+"""The server's metrics in one run and in several: the time breakdown of a request, and the server's activity."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

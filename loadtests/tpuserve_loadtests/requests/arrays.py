@@ -1,4 +1,4 @@
-"""Requests before they are encoded: arrays from a file, divided into requests, or random arrays for the model."""
+"""Requests of arrays before they are encoded: from a file and divided into requests, or random for the model."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Recorded requests from the server's request log, as TFRecord or JSON lines, and from warm-up files (TFRecord)."""
+"""Recorded requests from the server's request log (TFRecord or JSON lines), warm-up files and version directories."""
 
 import json
 import struct

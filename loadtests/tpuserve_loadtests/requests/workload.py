@@ -1,4 +1,4 @@
-"""Workloads: lines of encoded requests, and the order of requests in a run."""
+"""Workloads: lines of requests, which are encoded before the run, and the order of requests in a run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""Verdicts of a comparison of two versions: better, same, worse, failing or unclear."""
+"""Verdicts of a comparison of two versions, from confidence intervals by resampling the measurements of both.
+
+Consecutive requests are correlated, for instance by a queue or a pause. The resampling therefore draws blocks of time
+instead of single requests (block bootstrap). Runs of A and B alternate, so a disturbance affects both runs of a round.
+The resampling draws rounds as pairs, then blocks within each run.
+"""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,7 @@
 """Pushes of metrics to an OTLP receiver while loads run. A receiver that is down never disturbs a load.
 
+The load generator counts anyway, so this module makes OpenTelemetry's metrics data from its counts. Instruments of the
+SDK would record each request a second time, at ten microseconds each.
 The process must call give_process_to_gevent (traffic/gevent_setup.py) before it imports this module.
 """
 
@@ -59,7 +61,7 @@ class OtlpPush:
         self._past, self._past_s = Counts(), 0.0
         self._counts, self._measured_s = Counts(), 0.0
         self._pushes = self._succeeded = 0
-        # Of the last push, and of the last push that failed.
+        # Problem of the last push, and of the last push that failed.
         self._problem = self._reason = ""
         self._over = Event()
 
