@@ -20,8 +20,8 @@ from tpuserve_server.observe.requests.request_record import (
     Observers,
     RequestRecord,
     RequestWatcher,
+    stages_of,
 )
-from tpuserve_server.observe.requests.stages import stages_of
 from tpuserve_server.observe.requests.trace_context import (
     TRACERESPONSE,
     TraceContext,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.observe.requests.stages import Stage
+from tpuserve_server.observe.requests.request_record import Stage
 
 # A client sends this with the value 1 to get the other one. gRPC sends it as metadata and gets a trailer.
 TIMING_REQUEST_HEADER: Final = "x-tpuserve-timing"

@@ -9,7 +9,7 @@ from tests.support.administered_server import AdministeredServer
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument
-from tpuserve_server.observe.requests.stages import Stage
+from tpuserve_server.observe.requests.request_record import Stage
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.protocols.timing import MAX_VALUE_BYTES, server_timing, wants_timing

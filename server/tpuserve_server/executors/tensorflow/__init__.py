@@ -124,7 +124,7 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
 
     from tpuserve_formats.errors import FormatError
     from tpuserve_formats.safety.graph import read_graphs
-    from tpuserve_server.executors.tensorflow.screening import check_operations
+    from tpuserve_server.executors.tensorflow.run_graph import check_operations
 
     # `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
     file = version_path / _MODEL_FILES[0]

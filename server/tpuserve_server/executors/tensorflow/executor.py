@@ -31,9 +31,8 @@ from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
-from tpuserve_server.executors.tensorflow.run_graph import READS, RunGraph, RunNode, find_unrepeatable
+from tpuserve_server.executors.tensorflow.run_graph import READS, RunGraph, RunNode, check_operations, find_unrepeatable
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
-from tpuserve_server.executors.tensorflow.screening import check_operations
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
     may_wait,

@@ -1,11 +1,13 @@
 """RunGraph: the operations that a run of a signature may execute, read from a MetaGraphDef."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
-from tpuserve_formats.safety.graph import Node
+from tpuserve_formats.safety.graph import Graph, Node
+from tpuserve_formats.safety.screening import BadAsset, describe_findings, operations_of, screen_graphs
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 
@@ -200,3 +202,23 @@ def _why_not(op: str, functions: Container[str], find_op: FindOp) -> str:
         return f"has the operation {op}, which this server's TensorFlow does not define"
     is_marked = definition.is_stateful or any(one.is_ref for one in definition.input_arg)
     return f"has the operation {op}, which has state or is random" if is_marked or op in _UNMARKED else ""
+
+
+def check_operations(graphs: Sequence[Graph], tags: Collection[str], allowed: Collection[str]) -> tuple[str, ...]:
+    """Return the operations that the SavedModel needs and only `allowed` permits. Blocks.
+
+    Raises:
+        FailedPrecondition: the graph that will be loaded has other such operations. The message names them.
+        InvalidArgument: an asset is outside the version.
+    """
+    try:
+        findings = screen_graphs(graphs, tags)
+    except BadAsset as error:
+        raise InvalidArgument(str(error)) from error
+    if refused := [finding for finding in findings if finding.operation not in allowed]:
+        names = ",".join(operations_of(refused))
+        raise FailedPrecondition(
+            f"this server refuses operations of the SavedModel: {describe_findings(refused)}. Export the model without "
+            f"them. If you trust its author, allow them: --allowed_ops={names}"
+        )
+    return tuple(operations_of(findings))

@@ -13,8 +13,7 @@ from typing import Final, Protocol
 from tpuserve_server.core.terms.batch_run import BatchRun
 from tpuserve_server.core.terms.errors import Code, counted
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.requests.request_record import RequestRecord
-from tpuserve_server.observe.requests.stages import started_runs
+from tpuserve_server.observe.requests.request_record import RequestRecord, started_runs
 from tpuserve_server.observe.requests.trace_context import TraceContext
 from tpuserve_server.observe.tracing.message import (
     SERVER,
