@@ -18,7 +18,7 @@ from tpuserve_server.protocols.oip_grpc import inference
 from tpuserve_server.startup.settings import flags
 from tpuserve_server.wire import proto_scan
 from tpuserve_server.wire.json import body as json_body
-from tpuserve_server.wire.json import large, layout
+from tpuserve_server.wire.json import layout
 from tpuserve_server.wire.oip import infer_json, tensor_json
 
 PAGE = (ROOT / "docs/reference/limits.md").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ NUMBERS = {name: default for name, default in DEFAULTS.items() if isinstance(def
         ("keys of an object, in a JSON body of the Open Inference Protocol", f"{infer_json._MOST_MEMBERS:,}"),
         (
             "JSON without the data, in a large JSON body of the Open Inference Protocol",
-            f"{large.MEDIUM_BYTES >> 20} MiB",
+            f"{json_body.MEDIUM_BYTES >> 20} MiB",
         ),
         ("name of a model, signature, input or output in a request", f"{errors._MOST_SHOWN:,} characters"),
         (

@@ -1,9 +1,9 @@
-"""Small pieces: makes the readers of large bodies cut short ones, so that a fuzzer reaches their edges."""
+"""Small pieces: makes the readers of large bodies and long lists cut short ones, so that fuzzers reach their edges."""
 
 import contextlib
 from collections.abc import Iterator
 
-from tpuserve_server.wire.json import large, layout, leaves
+from tpuserve_server.wire.json import large, layout, leaves, numbers
 
 # Not powers of two, so that edges fall anywhere. A part of a long string holds any escape, and whole base64 groups.
 _SIZES = (
@@ -14,6 +14,7 @@ _SIZES = (
     (large, "MEDIUM_BYTES", 64),
     (leaves, "_LONG_BYTES", 21),
     (leaves, "_PART_BYTES", 16),
+    (numbers, "_LONG_LIST", 2),
 )
 
 

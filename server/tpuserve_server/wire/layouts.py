@@ -4,13 +4,21 @@ A layout is everything in a serialized message except these contents: its length
 message that has both gets the model, the names, the dtypes and the shapes of the layout. Only its contents are read,
 and its id if the protocol has one. The subject of a message is the part that its protocol sends outside of it, such as
 HTTP's path. Each subject has its own layouts.
+
+Bodies that differ only in the numbers of one JSON list have a layout, too. The texts before and after the list decide
+everything else about a request. The *skeleton* of a list is its text without numbers and whitespace. If simdjson
+accepts another list with the same skeleton, both have the same nesting. The skeleton does not determine whether a place
+holds a number or nothing, so the count of numbers must match, too.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from itertools import count
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
+import orjson
 
 from tpuserve_server.core.terms.types import Array, ModelSpec
 
@@ -219,3 +227,90 @@ def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tup
         position = stop
     pieces.append((position, body[position:]))
     return tuple((start, piece) for start, piece in pieces if piece)
+
+
+# All characters of numbers and of the whitespace between tokens.
+NUMBER_TEXT: Final = b"0123456789+-.eE \t\r\n"
+# Larger bodies with a list spend their time elsewhere.
+_MOST_LIST_BYTES: Final = 1 << 14
+_MOST_SKELETON_BYTES: Final = 1 << 11
+# Longer texts around the list, and longer names of models, would be kept in memory with the subjects that were seen.
+_MOST_AROUND: Final = 1 << 10
+_START: Final = 64
+_STRUCTURE: Final = b"[],"
+# Each place of a number in a skeleton.
+_PLACE: Final = re.compile(rb"(?<=[\[,])(?=[,\]])")
+# Numbers of an example, which every dtype holds.
+_EXAMPLES: Final = 97
+
+
+class ListSubject(NamedTuple):
+    """The parts of a REST request outside of the list: the model, and the texts before and after it."""
+
+    spec: ModelSpec
+    before: bytes
+    after: bytes
+
+
+class Example(NamedTuple):
+    """The text of a list with a given skeleton, and its numbers as doubles in the list's shape."""
+
+    text: bytes
+    numbers: Array
+
+
+class NumberLists:
+    """The layouts of one method's bodies. One event loop's thread owns it."""
+
+    def __init__(self, learn: Callable[[bytes, ListSubject], Frame | None]) -> None:
+        """Learn with `learn`, which gets a skeleton and its subject. See `LayoutStore` for its obligations."""
+        self._learn = learn
+        self._store = LayoutStore()
+        self._by_kind = self._store.by_kind
+
+    def find(self, spec: ModelSpec, body: bytes, start: int, stop: int) -> tuple[Layout, bytes] | None:
+        """Return the layout of a body and the text of its list, or None if a parser must read it.
+
+        The list is at `start` to `stop`. Other places are no error. `read_numbers` reads it.
+        """
+        if not 0 <= start < stop or len(body) > _MOST_LIST_BYTES:
+            return None
+        # A quote near its start shows a list of strings or objects.
+        if -1 < body.find(b'"', start, start + _START) < stop:
+            return None
+        text, before, after = body[start:stop], body[:start], body[stop:]
+        skeleton = text.translate(None, NUMBER_TEXT)
+        # The fields of the spec, because its own hash takes longer.
+        kind = (spec.name, spec.version, spec.version_label, before, after, skeleton)
+        found = self._by_kind.get(kind)
+        if found is None:
+            self._consider(kind, ListSubject(spec, before, after), skeleton)
+            return None
+        # The kind has the whole frame.
+        layout = found[0]
+        layout.is_used = True
+        return layout, text
+
+    def _consider(self, kind: Hashable, subject: ListSubject, skeleton: bytes) -> None:
+        spec, before, after = subject
+        if len(before) + len(after) + len(spec.name) > _MOST_AROUND or len(skeleton) > _MOST_SKELETON_BYTES:
+            return
+        # A skeleton of something else than numbers.
+        if skeleton.translate(None, _STRUCTURE):
+            return
+
+        def learn() -> Layout | None:
+            frame = self._learn(skeleton, subject)
+            return None if frame is None else Layout(frame, skeleton, kind)
+
+        self._store.consider(kind, learn)
+
+
+def example_list(skeleton: bytes) -> Example | None:
+    """Return a list with this skeleton, or None if it has other values than numbers, or rows of unequal length."""
+    numbers = count(1)
+    text = _PLACE.sub(lambda _: b"%d" % (next(numbers) % _EXAMPLES), skeleton)
+    try:
+        return Example(text, np.array(orjson.loads(text), np.float64))
+    except (ValueError, TypeError):
+        return None

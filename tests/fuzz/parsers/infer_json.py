@@ -18,6 +18,7 @@ from tpuserve_server.wire.oip import infer_json as module
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.inference import InferenceRequest
+from tpuserve_server.wire.oip.tensor_json import parse_large
 
 # The first bytes are the length of the JSON, or 0xffff for a request without the header.
 _LENGTH = struct.Struct(">H")
@@ -39,6 +40,7 @@ def run(data: bytes) -> bool:
         _expect_same(first, _outcome(body, json_bytes))
     if json_bytes != 0:
         with small_pieces():
+            _expect_same(first, _outcome(body, json_bytes))
             _expect_same(first, _in_pieces(body, json_bytes))
     if first is None:
         return False
@@ -58,7 +60,7 @@ def _outcome(body: bytes, json_bytes: int | None) -> _Outcome:
 def _in_pieces(body: bytes, json_bytes: int | None) -> _Outcome:
     end = len(body) if json_bytes is None else json_bytes
     try:
-        document = module._read_large(body[:end], DEFAULT_DECODED)
+        document = module._read_document(parse_large(body[:end], DEFAULT_DECODED))
         return _decoded(module._with_data("m", document, memoryview(body)[end:], len(body)))
     except ServingError as error:
         check_refusal(error)

@@ -31,8 +31,8 @@ from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.status import PathNotFound
-from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
-from tpuserve_server.wire.layouts import Layout, Layouts
+from tpuserve_server.wire.json.numbers import read_numbers
+from tpuserve_server.wire.layouts import Layout, Layouts, NumberLists
 from tpuserve_server.wire.oip.infer_json import is_infer_json, parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import (
     EncodedResponse,
@@ -81,7 +81,6 @@ class InferLane:
         """Start without layouts."""
         self._binary: Layouts[BodySubject] = Layouts(learn_infer_body)
         self._lists = NumberLists(learn_infer_list)
-        self._read = NumberReader().read
 
     def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
@@ -98,7 +97,7 @@ class InferLane:
         if type(form) is not InferListForm:
             return layout.inputs(contents)
         name, dtype, shape, _ = form
-        array = self._read(contents, dtype, shape)
+        array = read_numbers(contents, dtype, shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> ResponseForm:

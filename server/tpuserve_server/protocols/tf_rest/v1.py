@@ -34,9 +34,9 @@ from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.wire.example_methods import CLASSIFY, REGRESS, InferenceMethod, encode_response, find_run
 from tpuserve_server.wire.example_request import encode_example_request
+from tpuserve_server.wire.json.body import is_large
 from tpuserve_server.wire.json.examples import decode_json_examples
-from tpuserve_server.wire.json.large import is_large
-from tpuserve_server.wire.json.number_list import NumberLists, NumberReader
+from tpuserve_server.wire.json.numbers import read_numbers
 from tpuserve_server.wire.json.predict import (
     VERTEX_SCOPE,
     PredictForm,
@@ -49,7 +49,7 @@ from tpuserve_server.wire.json.predict import (
     with_parameters,
 )
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.layouts import Layout
+from tpuserve_server.wire.layouts import Layout, NumberLists
 from tpuserve_server.wire.model_messages import metadata_to_json, status_to_json
 
 if TYPE_CHECKING:
@@ -120,7 +120,6 @@ class PredictLane:
     def __init__(self) -> None:
         """Start without layouts."""
         self._lists = NumberLists(learn_predict_list)
-        self._read = NumberReader().read
 
     def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
@@ -135,7 +134,7 @@ class PredictLane:
         assert type(form) is PredictForm  # learn_predict_list sets it
         if form.name is not None and form.name != name:
             return None
-        array = self._read(contents, spec.dtype, form.shape)
+        array = read_numbers(contents, spec.dtype, form.shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> PredictForm:

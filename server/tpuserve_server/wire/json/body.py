@@ -1,4 +1,4 @@
-"""A REST body as a JSON document: the parser, the errors that it ignores, and values in error messages.
+"""A REST body as a JSON document: its cost, the parser, the errors that it ignores, and values in error messages.
 
 orjson parses the body. It rejects NaN, and it keeps the last of two equal keys. Python's parser therefore parses bodies
 with bare NaN or Infinity, and parses a body again if it may hold a key twice.
@@ -8,8 +8,10 @@ import binascii
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, Final, NoReturn
 
+import numpy as np
 import orjson
 
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
@@ -23,6 +25,16 @@ MAX_DEPTH = 100
 # A document without half of a surrogate pair, which has no UTF-8. A valid document has backslashes only in strings.
 _IS_WHOLE = re.compile(rb"(?:[^\\]++|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(?![dD][89a-fA-F])....)*+", re.DOTALL)
 
+# See `is_small`.
+_SMALL_BYTES: Final = 1 << 13
+# Bodies with few values take at most 64 bytes of memory for each unit, and one more copy of the text.
+MEDIUM_BYTES: Final = 1 << 20
+_FEW: Final = 1 << 14
+_NESTING: Final = 4
+# The bit that distinguishes [ from {.
+_CASE_BIT: Final = 0x20
+_ESCAPE: Final = ord("\\") | _CASE_BIT
+
 # JSON values and objects as Python objects. A client can send any type, so the types cannot be narrower.
 JsonValue = Any
 JsonObject = dict[str, JsonValue]
@@ -33,12 +45,24 @@ def without_mark(body: bytes) -> bytes:
     return body[len(_MARK) :] if body.startswith(_MARK) else body
 
 
-def parse_json(body: bytes) -> JsonValue:
+class RepeatedKeys(dict[str, JsonValue]):
+    """An object with equal keys. `names` has all keys."""
+
+    def __init__(self, pairs: list[tuple[str, JsonValue]]) -> None:
+        """Keep the last of equal keys."""
+        super().__init__(pairs)
+        self.names = [name for name, _ in pairs]
+
+
+def parse_json(body: bytes, *, keeps_repeated: bool = False) -> JsonValue:
     """Parse `body`. Raises InvalidArgument if it is not a single JSON document with distinct keys.
+
+    With `keeps_repeated`, objects with equal keys are RepeatedKeys, and no error.
 
     It may begin with a byte order mark. No text in it has a lone surrogate, so every text has a UTF-8 encoding.
     Numbers beyond a double's range become infinities; integers beyond 64 bits become floats.
     """
+    found: list[RepeatedKeys] | None = [] if keeps_repeated else None
     body = without_mark(body)
     if not body:
         raise InvalidArgument("JSON Parse error: The document is empty")
@@ -46,11 +70,34 @@ def parse_json(body: bytes) -> JsonValue:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         if b"NaN" in body or b"Infinity" in body or "infinity" in error.msg:
-            return _parse_slowly(body)
+            return _parse_slowly(body, found)
         raise InvalidArgument(f"JSON Parse error: Invalid value. at offset: {error.pos} ({error.msg})") from None
     if _may_hold_equal_keys(body, document):
-        _parse_slowly(body)
+        checked = _parse_slowly(body, found)
+        return checked if found else document
     return document
+
+
+def is_large(body: bytes) -> bool:
+    """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
+    if is_small(body):
+        return False
+    if len(body) > MEDIUM_BYTES:
+        return True
+    if len(body) + (_NESTING - 1) * (body.count(b"[") + body.count(b"{")) <= _FEW:
+        # If each character were a value.
+        return False
+    text = np.frombuffer(body, np.uint8)
+    folded = text | _CASE_BIT
+    # Half a string, a value, an escape, and a list or an object.
+    is_open = folded == ord("[") | _CASE_BIT
+    weights = ((text == ord('"'), 1), (text == ord(","), 1), (folded == _ESCAPE, 1), (is_open, _NESTING))
+    return sum(weight * int(np.count_nonzero(found)) for found, weight in weights) > _FEW
+
+
+def is_small(body: bytes) -> bool:
+    """Return whether reading `body` takes a millisecond and a megabyte at most, whatever it holds."""
+    return len(body) <= _SMALL_BYTES
 
 
 def check_depth(value: JsonValue, outside: int) -> None:
@@ -101,10 +148,10 @@ def _object_members(value: JsonValue) -> int:
     return len(value) + sum(len(member) for member in value.values() if type(member) is dict)
 
 
-def _parse_slowly(body: bytes) -> JsonValue:
+def _parse_slowly(body: bytes, found: list[RepeatedKeys] | None) -> JsonValue:
     """Parse with Python's parser, which accepts NaN, Infinity and -Infinity and lets a hook check all keys."""
     try:
-        document = json.loads(body.decode(), object_pairs_hook=_object_with_distinct_keys)
+        document = json.loads(body.decode(), object_pairs_hook=partial(_object_of, found))
     except RecursionError:
         _fail_depth()
     except json.JSONDecodeError as error:
@@ -118,12 +165,16 @@ def _parse_slowly(body: bytes) -> JsonValue:
     return document
 
 
-def _object_with_distinct_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+def _object_of(found: list[RepeatedKeys] | None, pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    """Return an object. One with equal keys is added to `found`. Without `found`, it raises InvalidArgument."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None: the idiom for a first repeat
-        raise InvalidArgument(f"JSON Parse error: duplicate key: {shown(twice)}")
+        if found is None:
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add returns None: the idiom for a first repeat
+            raise InvalidArgument(f"JSON Parse error: duplicate key: {shown(twice)}")
+        members = RepeatedKeys(pairs)
+        found.append(members)
     return members
 
 

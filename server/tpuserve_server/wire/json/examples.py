@@ -24,12 +24,13 @@ from tpuserve_server.wire.json.body import (
     check_object,
     decode_base64_object,
     is_base64_object,
+    is_large,
     parse_json,
     signature_name,
     type_text,
     value_text,
 )
-from tpuserve_server.wire.json.large import LargeBody, is_large
+from tpuserve_server.wire.json.large import LargeBody
 from tpuserve_server.wire.json.layout import Span
 
 _MIN_INT64, _MAX_INT64, _MAX_UINT64 = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1

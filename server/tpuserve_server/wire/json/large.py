@@ -4,7 +4,7 @@ The structure of the body is bounded first (layout.py). Then pieces of it become
 Each piece is parsed and converted as predict.py does for a whole body. Use it in a worker thread.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -13,44 +13,33 @@ from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array, Signature, Tensors
-from tpuserve_server.wire.json.body import JsonObject, JsonValue, check_depth, parse_json, signature_name
+from tpuserve_server.wire.json.body import (
+    MEDIUM_BYTES,
+    JsonObject,
+    JsonValue,
+    check_depth,
+    is_large,
+    parse_json,
+    signature_name,
+)
 from tpuserve_server.wire.json.conversion import convert_rows, explain_columns, explain_rows
-from tpuserve_server.wire.json.layout import COMMA, OPEN, QUOTE, SHAPE_BIT, Layout, Span
+from tpuserve_server.wire.json.layout import Layout, Span
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_nested, join_arrays
-from tpuserve_server.wire.json.numbers import parse_numbers
+from tpuserve_server.wire.json.numbers import parse_quickly
 
-# See `is_small`.
-_SMALL_BYTES: Final = 1 << 13
-# Bodies with few values take at most 64 bytes of memory for each unit, and one more copy of the text.
-MEDIUM_BYTES: Final = 1 << 20
-_FEW: Final = 1 << 14
-_NESTING: Final = 4
-_ESCAPE: Final = ord("\\") | SHAPE_BIT
 # Rows of objects that are parsed in a millisecond.
 _ROWS_BYTES: Final = 1 << 13
-# Rows of numbers that are parsed in a millisecond.
-_NUMERIC_BYTES: Final = 1 << 15
 # The server reads other members, such as the name of the signature, up to this size, and ignores larger ones.
 _MAX_READ_BYTES: Final = 1 << 16
-_VALUES: Final = ("instances", "inputs")
+VALUES: Final = ("instances", "inputs")
 
 
-def is_large(body: bytes) -> bool:
-    """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
-    if is_small(body):
-        return False
-    if len(body) > MEDIUM_BYTES:
-        return True
-    text = np.frombuffer(body, np.uint8)
-    folded = text | SHAPE_BIT
-    # Half a string, a value, an escape, and a list or an object.
-    weights = ((text == QUOTE, 1), (text == COMMA, 1), (folded == _ESCAPE, 1), (folded == OPEN | SHAPE_BIT, _NESTING))
-    return sum(weight * int(np.count_nonzero(found)) for found, weight in weights) > _FEW
-
-
-def is_small(body: bytes) -> bool:
-    """Return whether reading `body` takes a millisecond and a megabyte at most, whatever it holds."""
-    return len(body) <= _SMALL_BYTES
+def holders_in_rows(rows: JsonValue) -> Iterator[tuple[JsonObject, Collection[str]]]:
+    """Yield the rows of a list that are objects, with the names of their members, which may be lists of numbers."""
+    if type(rows) is list:
+        for row in rows:
+            if type(row) is dict:
+                yield row, row.keys()
 
 
 class LargeBody:
@@ -74,7 +63,7 @@ class LargeBody:
         self._small: JsonObject = {
             name: parse_json(self._layout.text(span))
             for name, span in members.items()
-            if name not in _VALUES and span.stop - span.start <= _MAX_READ_BYTES
+            if name not in VALUES and span.stop - span.start <= _MAX_READ_BYTES
         }
         self.signature_name = signature_name(self._small)
         self.is_row = "instances" in members
@@ -164,25 +153,7 @@ class LargeBody:
 
     def _objects(self, inner: Span, signature: Signature) -> Tensors:
         parts: dict[str, list[Array]] = {name: [] for name in signature.inputs}
-        is_numeric = True
-        for several in self._layout.pieces(inner, _NUMERIC_BYTES, depth=2):
-            tensors = self._numeric_rows(several, signature) if is_numeric else None
-            is_numeric = tensors is not None
-            if tensors is None:
-                self._append_slowly(parts, several, signature)
-            else:
-                _append(parts, tensors)
-        return _joined(parts)
-
-    def _numeric_rows(self, rows: Span, signature: Signature) -> Tensors | None:
-        if rows.stop - rows.start > 2 * _NUMERIC_BYTES:
-            return None
-        numbers = parse_numbers(b'{"instances":[%b]}' % self._layout.text(rows))
-        let_others_run()
-        return None if numbers is None else numbers.convert(signature)
-
-    def _append_slowly(self, parts: Mapping[str, list[Array]], rows: Span, signature: Signature) -> None:
-        for piece in self._layout.pieces(rows, _ROWS_BYTES, depth=2):
+        for piece in self._layout.pieces(inner, _ROWS_BYTES, depth=2):
             if not self._is_large(piece):
                 _append(parts, self._small_rows(piece, signature, parts))
                 continue
@@ -192,6 +163,7 @@ class LargeBody:
                     _append(parts, self._large_row(row, signature))
                 else:
                     _append(parts, self._small_rows(row, signature, parts))
+        return _joined(parts)
 
     def _is_large(self, rows: Span) -> bool:
         size_bytes = rows.stop - rows.start
@@ -199,8 +171,13 @@ class LargeBody:
 
     def _small_rows(self, piece: Span, signature: Signature, before: Mapping[str, list[Array]]) -> Tensors:
         """Convert rows. `before` are the parts of the rows before them."""
-        rows = parse_json(b"[%b]" % self._layout.text(piece))
-        tensors = convert_rows(rows, signature)
+        text = b"[%b]" % self._layout.text(piece)
+        rows = parse_quickly(text, holders_in_rows)
+        tensors = None if rows is None else convert_rows(rows, signature)
+        if tensors is None:
+            # Without lists that stayed text.
+            rows = parse_json(text)
+            tensors = convert_rows(rows, signature)
         if tensors is None:
             check_depth(rows, 1)
             explain_rows(rows, signature, sum(map(len, next(iter(before.values())))))

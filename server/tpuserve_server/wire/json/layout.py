@@ -329,17 +329,6 @@ def _split_members(body: bytes, top: list[tuple[int, int, int]], depth: int) -> 
     return members
 
 
-def find_text(text: bytes, wanted: bytes) -> int:
-    """Find `wanted` as `text.find` does, in steps that do not hold the GIL for long."""
-    for start in range(0, len(text), _CHUNK_BYTES):
-        found = text.find(wanted, start, start + _CHUNK_BYTES + len(wanted) - 1)
-        if found >= 0:
-            return found
-        if len(text) > _CHUNK_BYTES:
-            let_others_run()
-    return -1
-
-
 def trim(body: bytes, span: Span) -> Span:
     """Return `span` without whitespace at its ends."""
     start, stop = span

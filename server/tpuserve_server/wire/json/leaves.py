@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.batching.arrays import empty_aligned
@@ -22,15 +21,13 @@ from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json.body import JsonValue, parse_json
 from tpuserve_server.wire.json.conversion import convert_leaves
-from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, find_text, read_structure, trim
-from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, has_slow_numbers, narrow
+from tpuserve_server.wire.json.layout import Bytes, Layout, Positions, Span, Structure, read_structure, trim
+from tpuserve_server.wire.json.numbers import MAX_RANK, SOURCES, read_numbers, shape_of
 
 # A millisecond at most: numbers that simdjson reads, and other values, which become objects first.
 PIECE_BYTES: Final = 1 << 16
 _OBJECT_BYTES: Final = 1 << 14
 _EXPLAINED: Final = 1 << 8
-# numpy's limit on dimensions.
-_MAX_RANK: Final = 64
 _WHITESPACE: Final = b" \t\r\n"
 _IS_SPACE: Final = np.isin(np.arange(256), list(_WHITESPACE))
 _OPEN, _CLOSE, _COMMA, _SPACE = ord("["), ord("]"), ord(","), ord(" ")
@@ -79,10 +76,10 @@ def decode_nested(layout: Layout, span: Span, dtype: np.dtype[Any]) -> Array:
         Irregular: the nesting is not that of an array.
         Unconvertible: a leaf is not of `dtype`.
     """
-    if layout.starts_deeper(span, _MAX_RANK):
+    if layout.starts_deeper(span, MAX_RANK):
         raise Irregular
     flat, nesting = _decode(layout, span, dtype, partial(_convert_leaves, dtype))
-    shape = _shape_of(nesting)
+    shape = shape_of(nesting)
     if shape is None:
         raise Irregular
     if not flat.size and shape:
@@ -134,14 +131,9 @@ def join_arrays(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:
 
 
 def _convert(text: bytes, dtype: np.dtype[Any], convert: Callable[[list[JsonValue]], Array | None]) -> Array:
-    if dtype in SOURCES and not has_slow_numbers(text):
-        source, of_type = SOURCES[dtype]
-        try:
-            values: Any = simdjson.Parser().parse(b"[%b]" % text)
-            flat = np.frombuffer(values.as_buffer(of_type=of_type), source)
-            return flat if source is dtype else narrow(flat, dtype)
-        except REFUSALS:
-            pass
+    numbers = read_numbers(b"[%b]" % text, dtype) if dtype in SOURCES else None
+    if numbers is not None:
+        return numbers
     return np.concatenate([_convert_objects(part, convert) for part in _parts(text)])
 
 
@@ -250,47 +242,6 @@ def _leaves_with_strings(text: bytes, structures: Iterable[Structure], start: in
 
 def _malformed() -> InvalidArgument:
     return InvalidArgument("JSON Parse error: Missing a comma or ] after an array element.")
-
-
-def _shape_of(nesting: bytes) -> tuple[int, ...] | None:
-    """Return the shape of nested lists from their brackets and commas, or None if they are not regular.
-
-    A list of one leaf and an empty list look the same. The result has size 1 for both.
-    """
-    codes = np.frombuffer(nesting, np.uint8)
-    rank = len(nesting[: _MAX_RANK + 1]) - len(nesting[: _MAX_RANK + 1].lstrip(b"["))
-    if rank > _MAX_RANK:
-        return None
-    shape: list[int] = []
-    # The length of the first list of the level before. It begins one bracket later.
-    unit = 0
-    for level in range(1, rank + 1):
-        # The first list of this level ends at the first run of as many brackets.
-        end = find_text(nesting, b"]" * level)
-        start, stop = rank - level, end + level
-        size, rest = divmod(stop - start - 1, unit + 1)
-        if end < 0 or rest or size < 1:
-            return None
-        if not _repeats(codes[start + 1 : stop - 1], unit):
-            return None
-        shape.insert(0, size)
-        unit = stop - start
-    return tuple(shape) if unit == len(nesting) else None
-
-
-def _repeats(inner: Bytes, unit: int) -> bool:
-    """Return whether `inner` repeats its first `unit` codes, with a comma between."""
-    if len(inner) <= unit:
-        return True
-    if inner[unit] != _COMMA:
-        return False
-    first, later = inner[: -unit - 1], inner[unit + 1 :]
-    # numpy releases the GIL. Chunks bound the memory of the comparison.
-    for at in range(0, len(first), PIECE_BYTES):
-        if not np.array_equal(first[at : at + PIECE_BYTES], later[at : at + PIECE_BYTES]):
-            return False
-        let_others_run()
-    return True
 
 
 def is_long(piece: Span) -> bool:

@@ -1,56 +1,54 @@
-"""The fast path from a REST body to arrays: bodies of numbers, without a Python object for each number.
+"""Lists of numbers in JSON, which become arrays without a Python object for each number.
 
-simdjson parses the body and copies all numbers of an array, regardless of their nesting. The text proves that the
-nesting is regular: without numbers and whitespace it must equal the text that the shapes imply. Unusual bodies take the
-slow path in predict.py, which also explains the errors in a request. A result of None here means: take the slow path.
+simdjson reads all numbers of a list in one pass, whatever its nesting. The *skeleton* of a list is its text without
+numbers and whitespace: it proves that the nesting is regular. A document with long lists keeps them apart, and orjson
+parses the rest. None means everywhere: another parser must read the text, and explains its faults.
 """
 
 import contextvars
 import math
-import re
 import threading
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-import orjson
 import simdjson
 
 from tpuserve_formats.dtypes import BY_DTYPE
-from tpuserve_server.core.terms.types import Array, Signature, Tensors
+from tpuserve_server.core.system.threads import let_others_run
+from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Array
+from tpuserve_server.wire.json.body import MEDIUM_BYTES, JsonObject, JsonValue, is_large, parse_json, without_mark
+from tpuserve_server.wire.layouts import NUMBER_TEXT
 
 # numpy's limit on dimensions.
-_MAX_RANK = 64
-# All characters of numbers and of the whitespace between tokens.
-NUMBER_TEXT = b"0123456789+-.eE \t\r\n"
-_NUMBERS = frozenset((int, float))
-_DOUBLE: np.dtype[Any] = np.dtype(np.float64)
-# Skeletons of smaller bodies are cached, because clients send the same shape repeatedly.
-_SMALL_BODY_BYTES = 1 << 14
-# Smaller bodies of objects convert faster as Python objects (python -m benchmarks codecs). So do strings, which a quote
-# among a body's last characters reveals.
-_SMALL_OBJECTS_BYTES = 1 << 11
-_STRINGS_END = 4
-# Rows of objects are Python objects here. More of them are read in pieces (large.py).
-_MOST_OBJECTS = 1 << 11
-_MANY_BYTES = _MOST_OBJECTS * len('{"x":0},')
+MAX_RANK: Final = 64
+# Shorter lists become objects in the same time (python -m benchmarks codecs).
+_LONG_LIST: Final = 1 << 12
+# A search for lists between more strings would take long.
+_MOST_STRINGS: Final = 1 << 9
+_BRACKETS: Final = b"[ \t\r\n"
+_FIRST: Final = frozenset(b"-0123456789")
+# A parser keeps the memory of its largest text.
+_KEPT_BYTES: Final = 1 << 16
+# Shapes of shorter skeletons are kept, because clients send the same shape repeatedly.
+_SHORT_SKELETON: Final = 1 << 11
+# Longer skeletons are compared in steps.
+_STEP_BYTES: Final = 1 << 18
 # simdjson takes up to 20 us for a number with more digits and an exponent. The longest double of Python has 17 digits.
-_SLOW_DIGITS = 20
-_SHORT_TEXT = 1 << 11
-_FEW_EXPONENTS = 8
-_MANTISSA = frozenset(b"0123456789.")
-_IS_MANTISSA = np.isin(np.arange(256), list(_MANTISSA))
-_CASE_BIT = 0x20
-# A body of strings or base64, which simdjson does not read faster.
-_TEXT_FIRST = re.compile(
-    rb'\s*\{\s*(?:"signature_name"\s*:\s*"[^"\\]{0,99}"\s*,\s*)?"(?:instances|inputs)"\s*:[\[\s]{0,99}(?:"|\{\s*"b64")'
-)
+_SLOW_DIGITS: Final = 20
+_SHORT_TEXT: Final = 1 << 11
+_FEW_EXPONENTS: Final = 8
+_MANTISSA: Final = frozenset(b"0123456789.")
+_IS_MANTISSA: Final = np.isin(np.arange(256), list(_MANTISSA))
+_CASE_BIT: Final = 0x20
 # Errors of simdjson, and errors that follow from a value of an unexpected type.
-REFUSALS = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
+REFUSALS: Final = (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError)
 
-# simdjson.Array, simdjson.Object, str, int, float, bool or None.
-_Parsed = Any
-_Shape = tuple[int, ...]
+_Shape: TypeAlias = tuple[int, ...]
+# The objects of a document that may hold lists of numbers, each with the names of these members.
+_Holders: TypeAlias = Iterable[tuple[JsonObject, Iterable[str]]]
 
 
 def _source_types() -> dict[np.dtype[Any], tuple[np.dtype[Any], str]]:
@@ -58,111 +56,202 @@ def _source_types() -> dict[np.dtype[Any], tuple[np.dtype[Any], str]]:
 
     Float dtypes go through doubles even if the text has integers, as in rapidjson's GetFloat.
     """
-    double, signed, unsigned = (_DOUBLE, "d"), (np.dtype(np.int64), "i"), (np.dtype(np.uint64), "u")
+    double, signed, unsigned = (np.dtype(np.float64), "d"), (np.dtype(np.int64), "i"), (np.dtype(np.uint64), "u")
     sources: dict[str, tuple[np.dtype[Any], str]] = {"uint64_val": unsigned}
     sources |= dict.fromkeys(("float_val", "double_val", "half_val", "float8_val"), double)
     sources |= dict.fromkeys(("int_val", "int64_val", "uint32_val"), signed)
     return {dtype: sources[wire_type.field] for dtype, wire_type in BY_DTYPE.items() if wire_type.field in sources}
 
 
-SOURCES = _source_types()
+SOURCES: Final = _source_types()
 
 
-class NumericBody:
-    """A parsed body whose first value is a number. Holds several times the memory of its text."""
+class _Thread(threading.local):
+    """A thread's parser of short texts, and `quietly`, which runs conversions whose overflows are no error.
 
-    __slots__ = ("_body", "_document", "_value", "is_row", "signature_name")
-
-    def __init__(
-        self, body: bytes, document: simdjson.Object, value: _Parsed, is_row: bool, signature_name: str
-    ) -> None:
-        """Create the body; only `parse_numbers` calls this."""
-        self._body = body
-        self._document = document
-        self._value = value
-        # Whether the body has `instances` instead of `inputs`.
-        self.is_row = is_row
-        # Empty if the request names none.
-        self.signature_name = signature_name
-
-    def convert(self, signature: Signature) -> Tensors | None:
-        """Return arrays with the signature's dtypes, or None.
-
-        None means that the body does not have exactly these inputs, or that an array is irregular or out of range.
-        """
-        try:
-            inputs, skeleton = self._convert(signature)
-        except REFUSALS:
-            return None
-        expected = b"{%b}" % self._members(skeleton)
-        return inputs if self._body.translate(None, NUMBER_TEXT) == expected else None
-
-    def _convert(self, signature: Signature) -> tuple[Tensors, bytes]:
-        """Return the arrays, and the skeleton that the value's text must have for them to be correct."""
-        value, limit = self._value, len(self._body)
-        if type(value) is simdjson.Object:
-            columns = _Columns(signature, [value], limit)
-            return columns.arrays(()), columns.skeleton
-        if self.is_row and type(value[0]) is simdjson.Object:
-            columns = _Columns(signature, list(value), limit)
-            return columns.arrays((len(value),)), b"[%b]" % columns.skeleton
-        ((name, spec),) = signature.inputs.items()
-        flat, shape = _convert_column([value], spec.dtype)
-        return {name: flat.reshape(shape)}, _skeleton(shape, limit)
-
-    def _members(self, skeleton: bytes) -> bytes:
-        key = _key_skeleton("instances" if self.is_row else "inputs")
-        if not self.signature_name:
-            return key + skeleton
-        named = _key_skeleton("signature_name") + _text_skeleton(self.signature_name)
-        is_first = next(iter(self._document)) == "signature_name"
-        return b"%b,%b%b" % (named, key, skeleton) if is_first else b"%b%b,%b" % (key, skeleton, named)
-
-
-def parse_numbers(body: bytes) -> NumericBody | None:
-    """Parse a body whose only members are `instances` or `inputs` and optionally `signature_name`, each once.
-
-    Return None for other bodies, if the first value is not a number, or if the fast path would not be faster. Parsing
-    holds the GIL for 1.3 ms per megabyte.
+    Entering the context takes a third of the time of numpy's errstate.
     """
-    is_small = len(body) < _SMALL_OBJECTS_BYTES
-    if is_small:
-        if b'"' in body[-_STRINGS_END:]:
-            return None
-    elif (
-        _TEXT_FIRST.match(body)
-        or has_slow_numbers(body)
-        or (len(body) > _MANY_BYTES and body.count(b"{") > _MOST_OBJECTS)
-    ):
+
+    def __init__(self) -> None:
+        self.parse: Callable[[bytes], Any] = simdjson.Parser().parse
+        context = contextvars.Context()
+        context.run(np.seterr, over="ignore")
+        self.quietly = context.run
+
+
+per_thread: Final = _Thread()
+
+
+def read_numbers(text: bytes, dtype: np.dtype[Any], shape: _Shape | None = None) -> Array | None:
+    """Return the numbers of a list, flat or in a shape, or None for another type, range or fewer numbers.
+
+    Text with the skeleton of lists of `shape` has no more numbers. Holds the GIL for 1.3 ms per megabyte.
+    """
+    if has_slow_numbers(text):
         return None
     try:
-        document: _Parsed = simdjson.Parser().parse(body)
-        signature_name = "" if len(document) == 1 else _named(document)
-        is_row = "instances" in document
-        value = document["instances" if is_row else "inputs"]
+        parse = per_thread.parse if len(text) <= _KEPT_BYTES else simdjson.Parser().parse
+        return _exported(parse(text), dtype, shape)
     except REFUSALS:
         return None
-    if type(value) is not simdjson.Array and (is_row or type(value) is not simdjson.Object):
-        return None
-    if not _starts_with_number(value, with_objects=not is_small):
-        return None
-    return NumericBody(body, document, value, is_row, signature_name)
 
 
-def has_slow_numbers(text: bytes) -> bool:
+def _exported(parsed: Any, dtype: np.dtype[Any], shape: _Shape | None) -> Array:  # noqa: ANN401 (simdjson's array)
+    """Return the numbers of simdjson's array. Raises one of REFUSALS."""
+    source, of_type = SOURCES[dtype]
+    return _array(parsed.as_buffer(of_type=of_type), source, dtype, shape)
+
+
+def _array(buffer: bytes, source: np.dtype[Any], dtype: np.dtype[Any], shape: _Shape | None) -> Array:
+    # numpy raises TypeError for fewer numbers than the shape has.
+    array: Array = np.frombuffer(buffer, source) if shape is None else np.ndarray(shape, source, buffer)
+    if source is dtype:
+        return array
+    if source.kind == "f":
+        # Doubles out of range become infinities.
+        narrowed: Array = per_thread.quietly(array.astype, dtype)
+        return narrowed
+    info = np.iinfo(dtype)
+    if array.min() < info.min or array.max() > info.max:
+        raise ValueError
+    return array.astype(dtype)
+
+
+class NumberList:
+    """A list in a document that begins with a number. It holds several times the memory of its text."""
+
+    __slots__ = ("_parsed", "_view")
+
+    def __init__(self, view: memoryview) -> None:
+        """Parse the text. Raises one of REFUSALS if it is no JSON."""
+        self._view = view
+        self._parsed: Any = simdjson.Parser().parse(view)
+
+    @property
+    def text(self) -> bytes:
+        """The text of the list, copied."""
+        return bytes(self._view)
+
+    def flat(self, dtype: np.dtype[Any]) -> Array | None:
+        """Return all numbers, or None if a value is not of the dtype."""
+        try:
+            return _exported(self._parsed, dtype, None)
+        except REFUSALS:
+            return None
+
+    def nested(self, dtype: np.dtype[Any]) -> Array | None:
+        """Return the array, or None if a value is not of the dtype, or the nesting is not that of an array."""
+        stacked = NumberList.stacked([self], dtype)
+        return None if stacked is None else stacked[0]
+
+    @staticmethod
+    def stacked(lists: "list[NumberList]", dtype: np.dtype[Any]) -> Array | None:
+        """Return lists of one shape as one array, or None as `nested` does."""
+        shapes = {shape_of(each.text.translate(None, NUMBER_TEXT)) for each in lists}
+        shape = shapes.pop()
+        if shape is None or shapes:
+            return None
+        try:
+            source, of_type = SOURCES[dtype]
+            buffers = [each._parsed.as_buffer(of_type=of_type) for each in lists]
+            size_bytes = source.itemsize * math.prod(shape)
+            if any(len(memoryview(buffer).cast("B")) != size_bytes for buffer in buffers):
+                return None
+            whole = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+            return _array(whole, source, dtype, (len(lists), *shape))
+        except REFUSALS:
+            return None
+
+
+def parse_quickly(
+    body: bytes, holders: Callable[[JsonValue], _Holders], parse: Callable[[bytes], JsonValue] = parse_json
+) -> JsonValue:
+    """Parse a body, which is not null, in a millisecond. Return None for one that takes longer.
+
+    Long lists of numbers become NumberLists if they are members of `holders`, which gets the document. The size of a
+    body, and the number of its other values, bound the memory of its objects: 2 MiB. `parse` parses all else, and
+    raises InvalidArgument.
+    """
+    if len(body) > MEDIUM_BYTES:
+        return None
+    document = _parse_apart(body, holders, parse) if len(body) > _LONG_LIST else None
+    if document is not None:
+        return document
+    return None if is_large(body) else parse(body)
+
+
+def _parse_apart(
+    body: bytes, holders: Callable[[JsonValue], _Holders], parse: Callable[[bytes], JsonValue]
+) -> JsonValue:
+    """Parse a body with long lists of numbers, or return None if it has none, or is unusual."""
+    if b"\\" in body:
+        # Quotes may be escaped.
+        return None
+    body = without_mark(body)
+    lists: dict[str, NumberList] = {}
+    rest: list[bytes] = []
+    # `start` is outside of strings.
+    kept = start = 0
+    for _ in range(_MOST_STRINGS):
+        quote = body.find(b'"', start)
+        stop = len(body) if quote < 0 else quote
+        if stop - start > _LONG_LIST and (span := _find_list(body, start, stop)) is not None:
+            # No other string has an escape.
+            rest += (body[kept : span.start], b'"\\u0000%d"' % len(lists))
+            kept = span.stop
+            try:
+                lists[f"\0{len(lists)}"] = NumberList(memoryview(body)[span])
+            except REFUSALS:
+                return None
+        start = body.find(b'"', quote + 1) + 1
+        if quote < 0 or not start:
+            break
+    else:
+        return None
+    rest.append(body[kept:])
+    if not lists or is_large(small := b"".join(rest)):
+        return None
+    try:
+        document = parse(small)
+    except InvalidArgument:
+        # The whole body has the positions of faults.
+        return None
+    for holder, names in holders(document):
+        for name in names:
+            value = holder.get(name)
+            if type(value) is str and value in lists:
+                holder[name] = lists.pop(value)
+    return None if lists else document
+
+
+def _find_list(body: bytes, start: int, stop: int) -> "slice[int, int, None] | None":
+    """Return the place of a long list of numbers between two places without strings, or None."""
+    first = body.find(b"[", start, stop)
+    brace = body.find(b"}", start, stop)
+    last = body.rfind(b"]", first, stop if brace < 0 else brace) + 1
+    if first < 0 or last - first <= _LONG_LIST or body[last : last + MAX_RANK].lstrip()[:1] == b":":
+        return None
+    number = body[first : first + MAX_RANK].lstrip(_BRACKETS)[:1]
+    if not number or number[0] not in _FIRST:
+        return None
+    return None if has_slow_numbers(body, first, last) else slice(first, last)
+
+
+def has_slow_numbers(text: bytes, start: int = 0, stop: int | None = None) -> bool:
     """Return whether a number in a text may take simdjson so long that many of them hold the GIL too long."""
-    if len(text) <= _SHORT_TEXT:
+    stop = len(text) if stop is None else stop
+    if stop - start <= _SHORT_TEXT:
         return False
     for exponent in (b"e", b"E"):
-        position = text.find(exponent)
+        position = text.find(exponent, start, stop)
         for _ in range(_FEW_EXPONENTS):
             if position < 0:
                 break
             if _MANTISSA.issuperset(text[max(0, position - _SLOW_DIGITS) : position]):
                 return True
-            position = text.find(exponent, position + 1)
+            position = text.find(exponent, position + 1, stop)
         else:
-            return _has_slow_number(np.frombuffer(text, np.uint8))
+            return _has_slow_number(np.frombuffer(text, np.uint8)[start:stop])
     return False
 
 
@@ -177,137 +266,60 @@ def _has_slow_number(text: "np.ndarray[Any, np.dtype[np.uint8]]") -> bool:
     return bool(ends.size)
 
 
-def _named(document: simdjson.Object) -> str:
-    """Return the `signature_name` of a document with two members. Raises one of REFUSALS if there is none."""
-    name = document["signature_name"]
-    if len(document) != 2 or type(name) is not str or not name:
-        raise ValueError
-    return name
+def shape_of(skeleton: bytes) -> _Shape | None:
+    """Return the shape of nested lists, or None if they are not regular.
+
+    A list of one number and an empty list look the same. The result has size 1 for both, so the caller must check the
+    count of numbers. Pauses between the steps of a long comparison.
+    """
+    return _short_shape(skeleton) if len(skeleton) <= _SHORT_SKELETON else _find_shape(skeleton)
 
 
-def _starts_with_number(value: _Parsed, *, with_objects: bool) -> bool:
-    while type(value) not in _NUMBERS:
-        if type(value) is simdjson.Array and len(value):
-            value = value[0]
-        elif with_objects and type(value) is simdjson.Object and len(value):
-            value = value[next(iter(value))]
-        else:
+def _find_shape(skeleton: bytes) -> _Shape | None:
+    start = skeleton[: MAX_RANK + 1]
+    rank = len(start) - len(start.lstrip(b"["))
+    if rank > MAX_RANK:
+        return None
+    shape: list[int] = []
+    # The length of the first list of the level before. It begins one bracket later.
+    unit = 0
+    for level in range(1, rank + 1):
+        # The first list of this level ends at the first run of as many brackets.
+        end = find_text(skeleton, b"]" * level)
+        first, stop = rank - level, end + level
+        size, rest = divmod(stop - first - 1, unit + 1)
+        if end < 0 or rest or size < 1 or not _repeats(skeleton, first + 1, stop - 1, unit):
+            return None
+        shape.insert(0, size)
+        unit = stop - first
+    return tuple(shape) if unit == len(skeleton) else None
+
+
+_short_shape = lru_cache(maxsize=256)(_find_shape)
+
+
+def find_text(text: bytes, wanted: bytes) -> int:
+    """Find `wanted` as `text.find` does, in steps that do not hold the GIL for long."""
+    for start in range(0, len(text), _STEP_BYTES):
+        found = text.find(wanted, start, start + _STEP_BYTES + len(wanted) - 1)
+        if found >= 0:
+            return found
+        if len(text) > _STEP_BYTES:
+            let_others_run()
+    return -1
+
+
+def _repeats(skeleton: bytes, start: int, stop: int, unit: int) -> bool:
+    """Return whether the text from `start` to `stop` repeats its first `unit` characters, with a comma between."""
+    step = unit + 1
+    if stop - start < step:
+        return True
+    if skeleton[start + unit] != ord(","):
+        return False
+    for at in range(start, stop - step, _STEP_BYTES):
+        end = min(at + _STEP_BYTES, stop - step)
+        if skeleton[at:end] != skeleton[at + step : end + step]:
             return False
+        if stop - start > _STEP_BYTES:
+            let_others_run()
     return True
-
-
-class _Columns:
-    """The inputs of one or more objects, each of which has all inputs."""
-
-    def __init__(self, signature: Signature, rows: list[_Parsed], limit: int) -> None:
-        """Convert the inputs. No skeleton is longer than `limit`, the body's length. Raises ValueError for a fault."""
-        if {*map(type, rows)} != {simdjson.Object}:
-            raise ValueError
-        orders = [tuple(row) for row in rows]
-        wanted = sorted(signature.inputs)
-        self._columns = {
-            name: _convert_column([row[name] for row in rows], spec.dtype) for name, spec in signature.inputs.items()
-        }
-        if any(sorted(order) != wanted for order in {*orders}):
-            raise ValueError
-        texts = {order: self._object_skeleton(order, limit // len(rows)) for order in {*orders}}
-        self.skeleton = b",".join([texts[order] for order in orders])
-
-    def arrays(self, rows: _Shape) -> Tensors:
-        """Return the inputs, with `rows` in front of the shape of each."""
-        return {name: flat.reshape(rows + shape) for name, (flat, shape) in self._columns.items()}
-
-    def _object_skeleton(self, order: tuple[str, ...], limit: int) -> bytes:
-        members = [_key_skeleton(name) + _skeleton(self._columns[name][1], limit) for name in order]
-        return b"{%b}" % b",".join(members)
-
-
-def _convert_column(values: list[_Parsed], dtype: np.dtype[Any]) -> tuple[Array, _Shape]:
-    """Return all numbers in `values`, flat, and the shape of the first value. Raises one of REFUSALS for a fault.
-
-    The count of numbers matches the shape. The caller must still verify the nesting.
-    """
-    source, of_type = SOURCES[dtype]
-    shape = _shape_of(values[0])
-    if not shape:
-        flat = _scalars(values, source)
-    elif len(values) == 1:
-        flat = np.frombuffer(values[0].as_buffer(of_type=of_type), source)
-    else:
-        flat = np.frombuffer(b"".join([value.as_buffer(of_type=of_type) for value in values]), source)
-    if flat.size != len(values) * math.prod(shape):
-        raise ValueError
-    return (flat if source is dtype else narrow(flat, dtype)), shape
-
-
-def _shape_of(value: _Parsed) -> _Shape:
-    """Return the shape of nested arrays, from the first element of each.
-
-    Raises ValueError for an empty array and for more than _MAX_RANK levels.
-    """
-    shape = []
-    while type(value) is simdjson.Array:
-        shape.append(len(value))
-        if not shape[-1] or len(shape) > _MAX_RANK:
-            raise ValueError
-        value = value[0]
-    return tuple(shape)
-
-
-def _scalars(values: list[_Parsed], source: np.dtype[Any]) -> Array:
-    if not {*map(type, values)} <= (_NUMBERS if source == _DOUBLE else {int}):
-        raise TypeError
-    return np.array(values, source)
-
-
-class _Quiet(threading.local):
-    """A context for each thread that ignores overflows. Entering it takes a third of the time of numpy's errstate."""
-
-    def __init__(self) -> None:
-        self.context = contextvars.Context()
-        self.context.run(np.seterr, over="ignore")
-
-
-_quiet = _Quiet()
-
-
-def narrow(flat: Array, dtype: np.dtype[Any]) -> Array:
-    """Convert numbers to `dtype`. Doubles out of range become infinities; integers out of range raise ValueError."""
-    if flat.dtype == _DOUBLE:
-        narrowed: Array = _quiet.context.run(flat.astype, dtype)
-        return narrowed
-    info = np.iinfo(dtype)
-    if flat.min() < info.min or flat.max() > info.max:
-        raise ValueError
-    return flat.astype(dtype)
-
-
-def _skeleton(shape: _Shape, limit: int) -> bytes:
-    """Return the text of nested arrays without their numbers. Raises ValueError if it is longer than `limit`.
-
-    An array of one number and an empty array have the same skeleton, so the caller must check the count of numbers.
-    """
-    return _small_skeleton(shape) if limit <= _SMALL_BODY_BYTES else _build_skeleton(shape, limit)
-
-
-def _build_skeleton(shape: _Shape, limit: int) -> bytes:
-    text = b""
-    for size in reversed(shape):
-        if size * (len(text) + 1) > limit:
-            raise ValueError
-        text = b"[%b%b]" % ((text + b",") * (size - 1), text)
-    return text
-
-
-@lru_cache(maxsize=256)
-def _small_skeleton(shape: _Shape) -> bytes:
-    return _build_skeleton(shape, _SMALL_BODY_BYTES)
-
-
-@lru_cache(maxsize=256)
-def _key_skeleton(name: str) -> bytes:
-    return _text_skeleton(name) + b":"
-
-
-def _text_skeleton(text: str) -> bytes:
-    return orjson.dumps(text).translate(None, NUMBER_TEXT)

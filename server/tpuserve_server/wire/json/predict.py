@@ -1,10 +1,11 @@
 """TensorFlow Serving's and Vertex AI's predict requests in JSON: rows or columns to numpy arrays, and their layouts.
 
-Bodies that hold only numbers take the fast path in numbers.py. In all others, C loops process whole levels of a nested
-list, never value by value in Python. If a request cannot be converted, conversion.py walks it again to find the error.
+Long lists of numbers stay apart from the document (numbers.py). For all other values, C loops process whole levels of a
+nested list, never value by value in Python. If a request cannot be converted, conversion.py walks it again to find the
+error.
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
 import orjson
@@ -18,24 +19,26 @@ from tpuserve_server.wire.json.body import (
     JsonValue,
     check_depth,
     check_object,
-    is_base64_object,
+    is_large,
     parse_json,
     signature_name,
     value_text,
 )
-from tpuserve_server.wire.json.conversion import convert_each, convert_rows, explain_columns, explain_rows
-from tpuserve_server.wire.json.large import MEDIUM_BYTES, LargeBody, is_large
-from tpuserve_server.wire.json.number_list import ListSubject, example_list
-from tpuserve_server.wire.json.numbers import (
-    NumericBody,
-    parse_numbers,
+from tpuserve_server.wire.json.conversion import (
+    convert_columns,
+    convert_each,
+    convert_rows,
+    explain_columns,
+    explain_rows,
 )
+from tpuserve_server.wire.json.large import VALUES, LargeBody, holders_in_rows
+from tpuserve_server.wire.json.numbers import NumberList, parse_quickly
 from tpuserve_server.wire.json.ragged import ragged_columns
 from tpuserve_server.wire.json.response import encode_predictions, prediction_template
-from tpuserve_server.wire.layouts import Frame
+from tpuserve_server.wire.layouts import Frame, ListSubject, example_list
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 # Key in the ASGI scope of a request whose body is read by these rules.
 VERTEX_SCOPE: Final = "tpuserve.vertex"
@@ -46,29 +49,22 @@ _DOUBLE: Final = np.dtype(np.float64)
 class PredictBody:
     """A parsed body. Release it once its inputs are decoded: it holds several times the memory of its text."""
 
-    __slots__ = ("document", "large", "numbers", "signature_name", "text")
+    __slots__ = ("document", "large", "signature_name", "text")
 
     def __init__(
-        self,
-        text: bytes,
-        signature_name: str,
-        numbers: NumericBody | None,
-        document: JsonObject | None,
-        large: LargeBody | None = None,
+        self, text: bytes, signature_name: str, document: JsonObject | None, large: LargeBody | None = None
     ) -> None:
-        """Hold either `numbers`, in simdjson's memory, or `document`, as Python objects, or `large`, as text."""
+        """Hold either `document`, which may have NumberLists, or `large`, as text."""
         self.large = large
         self.text = text
         # Empty if the request names none.
         self.signature_name = signature_name
-        self.numbers = numbers
         self.document = document
 
     def member(self, name: str) -> JsonValue:
         """Return the value of a member other than the tensors and the signature's name, or None."""
         if self.large is not None:
             return self.large.member(name)
-        # A body of numbers has no other members.
         return None if self.document is None else self.document.get(name)
 
 
@@ -82,17 +78,9 @@ class JsonInputs(NamedTuple):
 
 
 def read_quickly(body: bytes) -> PredictBody | None:
-    """Parse a body in a millisecond, or return None for one that `parse_predict_body` must read.
-
-    The size of a body, and the number of its values, bound the memory of its objects: 2 MiB.
-    """
-    numbers = parse_numbers(body) if len(body) <= MEDIUM_BYTES else None
-    if numbers is not None:
-        return PredictBody(body, numbers.signature_name, numbers, None)
-    if is_large(body):
-        return None
-    document = _parse_document(body)
-    return PredictBody(body, signature_name(document), None, document)
+    """Parse a body in a millisecond, or return None for one that `parse_predict_body` must read."""
+    document = parse_quickly(body, _holders, _parse_document)
+    return None if document is None else PredictBody(body, signature_name(document), document)
 
 
 def parse_predict_body(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> PredictBody:
@@ -101,32 +89,40 @@ def parse_predict_body(body: bytes, budget: DecodedBudget = DEFAULT_DECODED) -> 
     A large body is only scanned, and refused if its decoded objects would exceed `budget`.
     """
     parsed = read_quickly(body)
-    return _read_large(body, budget) if parsed is None else parsed
-
-
-def _read_large(body: bytes, budget: DecodedBudget) -> PredictBody:
+    if parsed is not None:
+        return parsed
     large = LargeBody(body, budget)
-    return PredictBody(body, large.signature_name, None, None, large)
+    return PredictBody(body, large.signature_name, None, large)
 
 
 def _parse_document(body: bytes) -> JsonObject:
     document = check_object(parse_json(body))
     for key, value in document.items():
-        if key not in ("instances", "inputs") and type(value) in (list, dict):
+        if key not in VALUES and type(value) in (list, dict):
             check_depth(value, 1)
+    # Its error shows the whole document.
+    signature_name(document)
     return document
+
+
+def _holders(document: JsonObject) -> "Iterator[tuple[JsonObject, Collection[str]]]":
+    yield document, VALUES
+    columns = document.get("inputs")
+    if type(columns) is dict:
+        yield columns, columns.keys()
+    yield from holders_in_rows(document.get("instances"))
 
 
 def decode_quickly(body: PredictBody, signature: Signature) -> JsonInputs | None:
     """Decode as `decode_predict_inputs` in a millisecond, or return None for a body that takes longer."""
-    numbers = body.numbers
-    if numbers is not None and not (numbers.is_row and signature.ragged_inputs):
-        inputs = numbers.convert(signature)
-        if inputs is not None:
-            return JsonInputs(inputs, is_row=numbers.is_row)
     document = body.document
     if document is None:
-        if body.large is not None or is_large(body.text):
+        return None
+    decoded = None if signature.ragged_inputs else _convert(document, signature)
+    if decoded is not None:
+        return decoded
+    if any(type(holder.get(name)) is NumberList for holder, names in _holders(document) for name in names):
+        if is_large(body.text):
             return None
         document = _parse_document(body.text)
     return _decode_document(document, body.signature_name, signature)
@@ -153,7 +149,30 @@ def decode_predict_inputs(
     return _decode_document(_parse_document(body.text), body.signature_name, signature)
 
 
+def _convert(document: JsonObject, signature: Signature) -> JsonInputs | None:
+    """Return the inputs, or None if the request does not fit the signature."""
+    is_row = "instances" in document
+    if not signature.inputs or is_row is ("inputs" in document):
+        return None
+    value = document["instances" if is_row else "inputs"]
+    if not is_row:
+        tensors = convert_columns(value, signature)
+    else:
+        tensors = convert_rows(value, signature) if value and type(value) in (list, NumberList) else None
+    return None if tensors is None else JsonInputs(tensors, is_row)
+
+
 def _decode_document(document: JsonObject, name: str, signature: Signature) -> JsonInputs:
+    """Decode a document without NumberLists, or raise the error for its first fault."""
+    is_row = "instances" in document
+    if signature.ragged_inputs and is_row is not ("inputs" in document):
+        columns = ragged_columns(document, signature)
+        if columns is not None:
+            return JsonInputs(_convert_ragged(columns, signature), is_row, has_nested_rows=True)
+    return _convert(document, signature) or _explain(document, name, signature)
+
+
+def _explain(document: JsonObject, name: str, signature: Signature) -> NoReturn:
     if not signature.inputs:
         raise InvalidArgument(f"Failed to get input map for signature: {name or 'DEFAULT'}")
     is_row = "instances" in document
@@ -162,15 +181,17 @@ def _decode_document(document: JsonObject, name: str, signature: Signature) -> J
             f"JSON Value: {value_text(document)} Not formatted correctly expecting only one of 'inputs' or 'instances'"
             " keys to exist "
         )
-    if signature.ragged_inputs and (is_row or "inputs" in document):
-        columns = ragged_columns(document, signature)
-        if columns is not None:
-            return JsonInputs(_convert_ragged(columns, signature), is_row, has_nested_rows=True)
+    if not is_row and "inputs" not in document:
+        raise InvalidArgument("Missing 'inputs' or 'instances' key")
+    value = document["instances" if is_row else "inputs"]
+    if is_row and type(value) is not list:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
+    if is_row and not value:
+        raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
+    check_depth(value, 1)
     if is_row:
-        return JsonInputs(_decode_rows(document, signature), is_row=True)
-    if "inputs" in document:
-        return JsonInputs(_decode_columns(document, signature), is_row=False)
-    raise InvalidArgument("Missing 'inputs' or 'instances' key")
+        explain_rows(value, signature)
+    explain_columns(value, signature)
 
 
 def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) -> Tensors:
@@ -185,34 +206,6 @@ def _convert_ragged(columns: "Mapping[str, JsonValue]", signature: Signature) ->
 def _without_items(value: Array, spec: TensorSpec) -> Array:
     """Give values without items the inner sizes of the signature, which empty rows do not show."""
     return value.reshape([0, *(size or 0 for size in (spec.shape or (0,))[1:])])
-
-
-def _decode_rows(document: JsonObject, signature: Signature) -> Tensors:
-    rows = document["instances"]
-    if type(rows) is not list:
-        raise InvalidArgument(f"JSON Value: {value_text(document)} Expecting 'instances' to be an list/array")
-    if not rows:
-        raise InvalidArgument(f"JSON Value: {value_text(document)} No values in 'instances' array")
-    tensors = convert_rows(rows, signature)
-    if tensors is None:
-        check_depth(rows, 1)
-        explain_rows(rows, signature)
-    return tensors
-
-
-def _decode_columns(document: JsonObject, signature: Signature) -> Tensors:
-    value = document["inputs"]
-    if type(value) is not dict or is_base64_object(value):
-        named = {next(iter(signature.inputs)): value} if len(signature.inputs) == 1 else None
-    else:
-        for name in value.keys() - signature.inputs.keys():
-            check_depth(value[name], 2)
-        named = value if value.keys() >= signature.inputs.keys() else None
-    tensors = None if named is None else convert_each(named, signature)
-    if tensors is None:
-        check_depth(value, 1)
-        explain_columns(value, signature)
-    return tensors
 
 
 def may_have_parameters(body: bytes) -> bool:

@@ -22,7 +22,7 @@ from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, sh
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.metadata import datatype_text, shape_sizes
-from tpuserve_server.wire.oip.tensor_json import JsonData, decode_json
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, decode_json
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferTensorContents
@@ -119,9 +119,9 @@ def _decode(
             strings = min(math.prod(shape), len(data) // 4)
             budget.check(strings * STRING_BYTES, f"{strings} strings")
         return decode_raw(datatype, shape, data)
-    if not isinstance(data, JsonData):
+    if not isinstance(data, ARRAYS):
         return decode_typed(datatype, shape, data)
-    flat = decode_json(name, datatype, dtype_of(datatype), math.prod(shape), data, quickly=quickly)
+    flat = decode_json(name, datatype, dtype_of(datatype), math.prod(shape), data, budget, quickly=quickly)
     try:
         return flat.reshape(shape)
     except ValueError:
@@ -193,7 +193,7 @@ def _explain_mismatch(
 
 def _check_data(subject: _Subject, tensor: InputTensor, count: int) -> None:
     data = tensor.data
-    if isinstance(data, JsonData):
+    if isinstance(data, ARRAYS):
         # Its decoder raises Triton's errors itself.
         return
     if not isinstance(data, bytes | memoryview):

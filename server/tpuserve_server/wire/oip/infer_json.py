@@ -3,18 +3,14 @@
 Source: inference_rest.md of kserve/open-inference-protocol, Triton's binary tensor data extension and http_server.cc.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
-
-import simdjson
 
 from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
-from tpuserve_server.wire.json.body import parse_json
-from tpuserve_server.wire.json.large import MEDIUM_BYTES, is_large, is_small
-from tpuserve_server.wire.json.layout import find_text
-from tpuserve_server.wire.json.numbers import REFUSALS, has_slow_numbers
+from tpuserve_server.wire.json.body import JsonObject, JsonValue, RepeatedKeys, parse_json
+from tpuserve_server.wire.json.numbers import find_text, parse_quickly
 from tpuserve_server.wire.oip.inference import (
     BYTE_SIZE,
     NO_PARAMETERS,
@@ -28,16 +24,12 @@ from tpuserve_server.wire.oip.inference import (
     check_only_region,
     read_parameters,
 )
-from tpuserve_server.wire.oip.tensor_json import ARRAYS, MAX_TENSORS, JsonData, LargeArray, TakesLong, split_document
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, MAX_TENSORS, JsonArray, TakesLong, parse_large
 
-# simdjson's objects, and dicts from the slower parsers.
-JsonObject = Any
-_OBJECTS: Final = (simdjson.Object, dict)
 _MAX_CACHED_BYTES: Final = 1 << 10
 _DATA: Final = b'"data"'
 _DATATYPE: Final = b'"datatype"'
 _NO_DATA: Final = memoryview(b"")
-_EMPTY: Final[Mapping[str, object]] = {}
 _MAX_UINT64: Final = (1 << 64) - 1
 # A message about more would be long.
 _MOST_DIMENSIONS: Final = 1024
@@ -59,7 +51,7 @@ class _Document(NamedTuple):
     """A parsed document. The data of a tensor are JSON, the size of its binary data, or in shared memory."""
 
     id: str
-    tensors: "Sequence[tuple[str, str, Sequence[int], JsonData | RegionWindow | int]]"
+    tensors: "Sequence[tuple[str, str, Sequence[int], JsonArray | RegionWindow | int]]"
     outputs: Sequence[RequestedOutput]
     parameters: RequestParameters
     windows: Mapping[int, RegionWindow] | None
@@ -88,13 +80,7 @@ def parse_infer_json(
         text, binary = body[:json_bytes], memoryview(body)[json_bytes:]
     if len(text) <= _MAX_CACHED_BYTES and text is not body and _DATA not in text:
         return _with_data(model, _read_cached(text), binary, size_bytes)
-    try:
-        document = _read_medium(text, budget)
-    except TakesLong:
-        if quickly:
-            raise
-        document = _read_large(text, budget)
-    return _with_data(model, document, binary, size_bytes)
+    return _with_data(model, _read_document(_parse(text, budget, quickly=quickly)), binary, size_bytes)
 
 
 def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False) -> bool:
@@ -106,49 +92,45 @@ def is_infer_json(body: bytes, budget: DecodedBudget = DEFAULT_DECODED, *, quick
     if find_text(body, _DATATYPE) < 0:
         return False
     try:
-        if len(body) > MEDIUM_BYTES:
-            raise TakesLong
-        document = _parse(body)
-    except TakesLong:
-        if quickly:
-            raise
-        try:
-            document = _parse(split_document(body, budget).text, slowly=True)
-        except InvalidArgument:
-            return False
+        document = _parse(body, budget, quickly=quickly)
     except InvalidArgument:
         return False
-    inputs: Any = document.get("inputs") if type(document) in _OBJECTS else None  # a JSON value
-    return type(inputs) in ARRAYS and len(inputs) > 0 and all(map(_is_tensor, inputs))
+    inputs = document.get("inputs")
+    return type(inputs) is list and len(inputs) > 0 and all(map(_is_tensor, inputs))
 
 
-def _is_tensor(item: JsonObject) -> bool:
-    return type(item) in _OBJECTS and all(key in item for key in ("name", "shape", "datatype"))
+def _is_tensor(item: JsonValue) -> bool:
+    return isinstance(item, dict) and all(key in item for key in ("name", "shape", "datatype"))
 
 
-def _read_medium(text: bytes, budget: DecodedBudget) -> _Document:
-    """Read a document whose numbers need no objects. Raises TakesLong for another."""
-    if is_small(text):
-        return _read_document(text)
-    if len(text) > MEDIUM_BYTES:
-        raise TakesLong
-    document = _read_document(text)
-    return document._replace(
-        tensors=[
-            (*tensor[:3], tensor[3]._replace(find_large=partial(_find_array, text, index, budget)))
-            if isinstance(tensor[3], JsonData)
-            else tensor
-            for index, tensor in enumerate(document.tensors)
-        ]
-    )
+def _parse(text: bytes, budget: DecodedBudget, *, quickly: bool) -> JsonObject:
+    """Parse a document, in which long lists of numbers stay text. Raises TakesLong if `quickly` is impossible."""
+    try:
+        document: JsonObject | None = parse_quickly(text, _holders, _parse_small)
+        if document is None:
+            if quickly:
+                raise TakesLong
+            document = parse_large(text, budget)
+        return document
+    except InvalidArgument as error:
+        if error.message.startswith("JSON"):
+            raise InvalidArgument(f"failed to parse the request JSON buffer: {error.message}") from None
+        raise
 
 
-def _find_array(text: bytes, index: int, budget: DecodedBudget) -> Callable[[], LargeArray] | None:
-    return partial(_split, text, index, budget) if is_large(text) else None
+def _parse_small(text: bytes) -> JsonObject:
+    document = parse_json(text, keeps_repeated=True)
+    if not isinstance(document, dict):
+        _fail("inputs", "existing object member 'inputs'", of="non-")
+    return document
 
 
-def _split(text: bytes, index: int, budget: DecodedBudget) -> LargeArray:
-    return split_document(text, budget).arrays[index]
+def _holders(document: JsonObject) -> Iterator[tuple[JsonObject, tuple[str]]]:
+    inputs = document.get("inputs")
+    if type(inputs) is list:
+        for tensor in inputs:
+            if isinstance(tensor, dict):
+                yield tensor, ("data",)
 
 
 def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: int) -> InferenceRequest:
@@ -187,76 +169,41 @@ def _with_data(model: str, document: _Document, binary: memoryview, size_bytes: 
     )
 
 
-def _read_document(text: bytes, *, slowly: bool = False) -> _Document:
-    document = _parse(text, slowly=slowly)
-    if type(document) not in _OBJECTS:
-        _fail("inputs", "existing object member 'inputs'", of="non-")
-    keys = _keys(document)
-    request_id = _string(document, "id") if "id" in keys else ""
-    parameters = _read_parameters(document["parameters"]) if "parameters" in keys else NO_PARAMETERS
+def _read_document(document: JsonObject) -> _Document:
+    _check_object(document)
+    request_id = _string(document, "id") if "id" in document else ""
+    parameters = _read_parameters(document["parameters"]) if "parameters" in document else NO_PARAMETERS
     tensors = [_read_input(item) for item in _tensors(document, "inputs")]
-    outputs = tuple([_read_output(item) for item in _tensors(document, "outputs")]) if "outputs" in keys else ()
+    outputs = tuple([_read_output(item) for item in _tensors(document, "outputs")]) if "outputs" in document else ()
     return _Document(request_id, tensors, outputs, parameters, _windows(tensors, outputs))
 
 
-def _read_large(text: bytes, budget: DecodedBudget) -> _Document:
-    try:
-        large = split_document(text, budget)
-    except InvalidArgument as error:
-        if error.message.startswith("JSON"):
-            raise _malformed(error) from None
-        raise
-    document = _read_document(large.text, slowly=True)
-    tensors = [
-        (*tensor[:3], JsonData(large.arrays[index])) if index in large.arrays else tensor
-        for index, tensor in enumerate(document.tensors)
-    ]
-    return document._replace(tensors=tensors)
-
-
 def _windows(
-    tensors: Sequence[tuple[str, str, Sequence[int], JsonData | RegionWindow | int]], outputs: Sequence[RequestedOutput]
+    tensors: Sequence[tuple[str, str, Sequence[int], JsonArray | RegionWindow | int]],
+    outputs: Sequence[RequestedOutput],
 ) -> Mapping[int, RegionWindow] | None:
     windows = {index: data for index, (_, _, _, data) in enumerate(tensors) if isinstance(data, RegionWindow)}
     return windows if windows or any(output.region is not None for output in outputs) else None
 
 
-# For texts without data, because each request has other data.
-_read_cached = lru_cache(maxsize=1024)(_read_document)
+@lru_cache(maxsize=1024)
+def _read_cached(text: bytes) -> _Document:
+    """Read a document without data, because each request has other data."""
+    return _read_document(_parse(text, DEFAULT_DECODED, quickly=False))
 
 
-def _parse(text: bytes, *, slowly: bool = False) -> JsonObject:
-    """Parse a document. Raises TakesLong if simdjson cannot, and without `slowly`."""
-    if not has_slow_numbers(text):
-        try:
-            return simdjson.Parser().parse(text)
-        except REFUSALS:
-            # NaN and infinities, integers of more than 64 bits, and malformed documents.
-            pass
-    if not slowly and not is_small(text):
-        raise TakesLong
-    try:
-        return parse_json(text)
-    except InvalidArgument as error:
-        raise _malformed(error) from None
-
-
-def _malformed(error: InvalidArgument) -> InvalidArgument:
-    return InvalidArgument(f"failed to parse the request JSON buffer: {error.message}")
-
-
-def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonData | RegionWindow | int]:
-    keys = _keys(item)
+def _read_input(item: JsonObject) -> tuple[str, str, Sequence[int], JsonArray | RegionWindow | int]:
+    _check_object(item)
     name, datatype = shown(_string(item, "name")), shown(_string(item, "datatype"))
     shape = _read_shape(item)
-    parameters = _object(item, "parameters") if "parameters" in keys else _EMPTY
+    parameters = _object(item, "parameters") if "parameters" in item else {}
     # KServe's client sends null with the binary data of an empty tensor.
-    has_data = "data" in keys and item["data"] is not None
+    has_data = item.get("data") is not None
     has_binary, has_region = "binary_data_size" in parameters, REGION in parameters
     if has_data + has_binary + has_region != 1:
         raise _wrong_source(name, has_data=has_data, has_binary=has_binary, has_region=has_region)
     if has_data:
-        return name, datatype, shape, JsonData(_array(item, "data"))
+        return name, datatype, shape, _array(item, "data", ARRAYS)
     if has_region:
         return name, datatype, shape, _read_window(parameters)
     return name, datatype, shape, _unsigned(parameters, "binary_data_size")
@@ -286,7 +233,7 @@ def _read_shape(item: JsonObject) -> tuple[int, ...]:
     sizes = _array(item, "shape")
     if len(sizes) > _MOST_DIMENSIONS:
         raise InvalidArgument(f"Unable to parse 'shape': it has {len(sizes)} dimensions")
-    shape: tuple[int, ...] = tuple(sizes if type(sizes) is list else sizes.as_list())
+    shape: tuple[int, ...] = tuple(sizes)
     for size in shape:
         if type(size) is not int or size < 0:
             _fail("shape", _UNSIGNED)
@@ -294,9 +241,9 @@ def _read_shape(item: JsonObject) -> tuple[int, ...]:
 
 
 def _read_output(item: JsonObject) -> RequestedOutput:
-    keys = _keys(item)
+    _check_object(item)
     name = shown(_string(item, "name"))
-    if "parameters" not in keys:
+    if "parameters" not in item:
         return RequestedOutput(name)
     parameters = _object(item, "parameters")
     classes = _unsigned(parameters, "classification") if "classification" in parameters else 0
@@ -308,12 +255,10 @@ def _read_output(item: JsonObject) -> RequestedOutput:
 
 
 def _read_parameters(value: JsonObject) -> RequestParameters:
-    if type(value) not in _OBJECTS:
+    if not isinstance(value, dict):
         raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
-    # simdjson takes as long to find a member as it has members.
-    _keys(value)
-    values = dict(value.items())
-    for name, given in values.items():
+    _check_object(value)
+    for name, given in value.items():
         expected = _PARAMETER_KINDS.get(name)
         if name == "sequence_id" and not (type(given) is str or _is_unsigned(given)):
             _fail(name, _STRING)
@@ -321,7 +266,7 @@ def _read_parameters(value: JsonObject) -> RequestParameters:
             continue
         if not _has_kind(given, expected):
             _fail(name, expected)
-    return read_parameters(values)
+    return read_parameters(value)
 
 
 def _has_kind(value: object, expected: str) -> bool:
@@ -330,19 +275,17 @@ def _has_kind(value: object, expected: str) -> bool:
     return type(value) is (bool if expected is _BOOLEAN else str)
 
 
-def _keys(value: JsonObject) -> list[str]:
-    """Return the keys of an object. Raises InvalidArgument for another value, and for equal keys."""
-    if type(value) not in _OBJECTS:
+def _check_object(value: JsonValue) -> None:
+    """Raise InvalidArgument for another value than an object, and for equal keys."""
+    if not isinstance(value, dict):
         raise InvalidArgument("attempt to access JSON non-object as object: inputs and outputs are lists of objects")
     if len(value) > _MOST_MEMBERS:
         raise InvalidArgument(f"failed to parse the request JSON buffer: an object has more than {_MOST_MEMBERS} keys")
-    keys = list(value)
-    if len({*keys}) != len(keys):
+    if isinstance(value, RepeatedKeys):
         raise InvalidArgument(
             "failed to parse the request JSON buffer: an object repeats one of its keys "
-            f"{[shown(key) for key in keys[:16]]}"
+            f"{[shown(key) for key in value.names[:16]]}"
         )
-    return keys
 
 
 def _tensors(document: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON array)
@@ -352,18 +295,18 @@ def _tensors(document: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON arr
     return items
 
 
-def _array(item: JsonObject, key: str) -> Any:  # noqa: ANN401 (a JSON array)
+def _array(item: JsonObject, key: str, kinds: tuple[type, ...] = (list,)) -> Any:  # noqa: ANN401 (a JSON array)
     value = _get(item, key)
-    if type(value) not in ARRAYS:
+    if type(value) not in kinds:
         _fail(key, "non-array as array")
     return value
 
 
 def _object(item: JsonObject, key: str) -> JsonObject:
     value = item[key]
-    if type(value) not in _OBJECTS:
+    if not isinstance(value, dict):
         _fail(key, "non-object as object")
-    _keys(value)
+    _check_object(value)
     return value
 
 

@@ -11,13 +11,21 @@ from tpuserve_formats.oip.datatypes import dtype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Array, ModelSpec
-from tpuserve_server.wire.json.number_list import ListSubject, example_list
-from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
+from tpuserve_server.wire.layouts import (
+    MOST_TENSORS,
+    Frame,
+    ListSubject,
+    Span,
+    Unusual,
+    check_frame,
+    example_list,
+    with_other_contents,
+)
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import ResponseForm
 from tpuserve_server.wire.oip.infer_proto import parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceRequest
-from tpuserve_server.wire.oip.tensor_json import JsonData, decode_json
+from tpuserve_server.wire.oip.tensor_json import ARRAYS, decode_json
 from tpuserve_server.wire.proto_scan import delimited_fields
 
 # Fields of a request with that many inputs, their contents, and as many outputs.
@@ -181,7 +189,7 @@ def learn_infer_list(skeleton: bytes, subject: ListSubject) -> Frame | None:
         request = parse_infer_json(subject.spec.name, body, None)
         check_plain(request)
         ((name, datatype, shape, data),) = request.inputs
-        if not isinstance(data, JsonData):
+        if not isinstance(data, ARRAYS):
             return None
         dtype = dtype_of(datatype)
         numbers = decode_json(name, datatype, dtype, math.prod(shape), data).reshape(shape)

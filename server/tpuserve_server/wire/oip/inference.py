@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.types import CacheOutcome, ModelSpec, ServableId
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferParameter, InferTensorContents
-    from tpuserve_server.wire.oip.tensor_json import JsonData
+    from tpuserve_server.wire.oip.tensor_json import JsonArray
 
 
 # A client may ask for an additional empty last response. Models here have one response, which is the last.
@@ -61,7 +61,7 @@ class RegionWindow(NamedTuple):
     offset: int = 0
 
 
-TensorData: TypeAlias = "bytes | memoryview | JsonData | InferTensorContents"
+TensorData: TypeAlias = "bytes | memoryview | JsonArray | InferTensorContents"
 
 
 class InputTensor(NamedTuple):

@@ -3,24 +3,22 @@
 Numbers go to numpy without a Python object for each. As in Triton, only the order and the count of the values matter.
 """
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
-import simdjson
 
-from tpuserve_formats.dtypes import STRING, Array, DType
-from tpuserve_server.core.serving.budgets import DecodedBudget
+from tpuserve_formats.dtypes import BY_DTYPE, STRING, Array, DType
+from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.json.array_text import array_text, string_text
-from tpuserve_server.wire.json.body import MAX_DEPTH, JsonValue
-from tpuserve_server.wire.json.large import MEDIUM_BYTES
+from tpuserve_server.wire.json.body import MAX_DEPTH, MEDIUM_BYTES, JsonObject, JsonValue, is_large, parse_json
+from tpuserve_server.wire.json.conversion import convert_leaves
 from tpuserve_server.wire.json.layout import Layout, Span
 from tpuserve_server.wire.json.leaves import decode_flat
-from tpuserve_server.wire.json.numbers import REFUSALS, SOURCES, narrow
+from tpuserve_server.wire.json.numbers import NumberList
 
 # More inputs or outputs than a model has.
 MAX_TENSORS: Final = 1024
@@ -36,15 +34,8 @@ class LargeArray(NamedTuple):
     span: Span
 
 
-class LargeDocument(NamedTuple):
-    """The text of a request with empty lists as data, and the data of each input that had a list."""
-
-    text: bytes
-    arrays: dict[int, LargeArray]
-
-
-def split_document(text: bytes, budget: DecodedBudget) -> LargeDocument:
-    """Take the data out of `text`. Call it in a worker thread.
+def parse_large(text: bytes, budget: DecodedBudget) -> JsonObject:
+    """Parse a request whose data become LargeArrays. Call it in a worker thread.
 
     Raises:
         InvalidArgument: the document is malformed, would take more than `budget`, or is large without its data.
@@ -71,7 +62,10 @@ def split_document(text: bytes, budget: DecodedBudget) -> LargeDocument:
         position = span.stop
     kept.append(text[position:])
     let_others_run()
-    return LargeDocument(b"".join(kept), arrays)
+    document: JsonObject = parse_json(b"".join(kept), keeps_repeated=True)
+    for index, array in arrays.items():
+        document["inputs"][index]["data"] = array
+    return document
 
 
 def _inputs(layout: Layout) -> list[Span]:
@@ -88,9 +82,10 @@ def _inputs(layout: Layout) -> list[Span]:
     return found
 
 
-# simdjson's arrays, lists from the slower parsers, and LargeArray.
-JsonArray = Any
-ARRAYS: Final = (simdjson.Array, list)
+# The value of `data`: a list, or text of one.
+JsonArray: TypeAlias = list[JsonValue] | NumberList | LargeArray
+ARRAYS: Final = (list, NumberList, LargeArray)
+
 # dtypes without a JSON form, because clients and servers disagree on it.
 _NO_FORM: Final = frozenset({"FP16", "BF16"})
 _TYPES: Final[dict[str, frozenset[type]]] = {
@@ -114,17 +109,16 @@ class TakesLong(Exception):  # Never an error to a client.
     """A JSON document or its data take more than a millisecond to read, so a worker thread should do it."""
 
 
-class JsonData(NamedTuple):
-    """The value of `data`.
-
-    If its values may take long as objects, `find_large` returns None or a function that finds it as a LargeArray.
-    """
-
-    value: JsonArray
-    find_large: Callable[[], Callable[[], LargeArray] | None] = lambda: None
-
-
-def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonData, *, quickly: bool = False) -> Array:
+def decode_json(
+    name: str,
+    datatype: str,
+    dtype: DType,
+    count: int,
+    data: JsonArray,
+    budget: DecodedBudget = DEFAULT_DECODED,
+    *,
+    quickly: bool = False,
+) -> Array:
     """Return the `count` values as a flat array. Without `quickly`, call it in a worker thread.
 
     Raises:
@@ -139,16 +133,20 @@ def decode_json(name: str, datatype: str, dtype: DType, count: int, data: JsonDa
     if not count:
         # As in Triton, the values of an empty tensor do not matter.
         return np.empty(0, dtype)
-    value = data.value
-    flat = None if type(value) is LargeArray else _fast(name, value, dtype)
-    if flat is None and (find := data.find_large()) is not None:
-        if quickly:
-            raise TakesLong
-        value = find()
-    if type(value) is LargeArray:
-        flat = decode_flat(value.layout, value.span, dtype, partial(_slow, name, datatype, dtype))
-    elif flat is None:
-        flat = _slow(name, datatype, dtype, value.as_list() if type(value) is simdjson.Array else value)
+    if isinstance(data, NumberList):
+        flat = data.flat(dtype)
+        if flat is None and is_large(data.text):
+            if quickly:
+                raise TakesLong
+            layout = Layout(b'{"data":%b}' % data.text, budget)
+            data = LargeArray(layout, layout.members["data"])
+        elif flat is None:
+            data = parse_json(data.text)
+    if isinstance(data, LargeArray):
+        flat = decode_flat(data.layout, data.span, dtype, partial(_convert, name, datatype, dtype))
+    elif isinstance(data, list):
+        flat = _convert(name, datatype, dtype, data)
+    assert flat is not None
     if flat.size != count:
         raise _wrong_count(name, datatype, flat.size, count)
     return flat
@@ -176,65 +174,33 @@ def values_text(name: str, datatype: str, array: Array) -> bytes:
     return array_text(array.ravel())
 
 
-def _fast(name: str, value: JsonArray, dtype: DType) -> Array | None:
-    """Return all numbers, or None if the value is not simdjson's or does not fit."""
-    if len(value) and type(value[0]) in ARRAYS:
-        _check_depth(name, value[0])
-    if type(value) is not simdjson.Array or dtype not in SOURCES:
-        return None
-    source, of_type = SOURCES[dtype]
-    try:
-        flat = np.frombuffer(value.as_buffer(of_type=of_type), source)  # type: ignore[arg-type]  # SOURCES has only these
-        return flat if source is dtype else narrow(flat, dtype)
-    except REFUSALS:
-        return None
-
-
-def _slow(name: str, datatype: str, dtype: DType, value: list[JsonValue]) -> Array:
-    items = _flatten(name, value)
-    kinds = {*map(type, items)}
+def _convert(name: str, datatype: str, dtype: DType, value: list[JsonValue]) -> Array:
+    """Return all values of nested lists, or raise the error for the first fault."""
+    items = value
+    for _ in range(MAX_DEPTH):
+        kinds = {*map(type, items)}
+        if list not in kinds:
+            break
+        lists = items if len(kinds) == 1 else [item if type(item) is list else (item,) for item in items]
+        items = [*chain.from_iterable(lists)]
+    else:
+        raise InvalidArgument(
+            f"Unable to parse 'data' of input '{name}': JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+        )
     if not kinds <= _TYPES[dtype.kind]:
         wrong = next(item for item in items if type(item) not in _TYPES[dtype.kind])
         _refuse(name, datatype, _EXPECTED[dtype.kind], wrong)
-    if dtype is STRING:
-        strings = np.empty(len(items), STRING)
-        strings[:] = [item.encode() for item in items]
-        return strings
-    if dtype.kind in "iu":
+    array = convert_leaves(items, kinds, BY_DTYPE[dtype])
+    if array is None:
         limits = np.iinfo(dtype)
-        for item in items:
-            if not limits.min <= item <= limits.max:
-                _refuse(name, datatype, _EXPECTED[dtype.kind], item, f", expected {limits.min} to {limits.max}")
-    with np.errstate(over="ignore"):
-        try:
-            return np.array(items, dtype)
-        except OverflowError:
-            # An integer beyond a double's range, which only Python's parser keeps.
-            _refuse(name, datatype, _EXPECTED[dtype.kind], next(item for item in items if abs(item) > 1e308))
-
-
-def _flatten(name: str, value: list[JsonValue]) -> list[JsonValue]:
-    items = value
-    for _ in range(MAX_DEPTH):
-        if not any(type(item) is list for item in items):
-            return items
-        items = list(chain.from_iterable(item if type(item) is list else (item,) for item in items))
-    return _refuse_depth(name)
-
-
-def _check_depth(name: str, value: JsonArray) -> None:
-    """Check the nesting of the first values. simdjson itself limits the nesting of all values to 1024."""
-    for _ in range(MAX_DEPTH - 1):
-        if not len(value) or type(value[0]) not in ARRAYS:
-            return
-        value = value[0]
-    _refuse_depth(name)
-
-
-def _refuse_depth(name: str) -> NoReturn:
-    raise InvalidArgument(
-        f"Unable to parse 'data' of input '{name}': JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
-    )
+        wrong = next(item for item in items if not limits.min <= item <= limits.max)
+        _refuse(name, datatype, _EXPECTED[dtype.kind], wrong, f", expected {limits.min} to {limits.max}")
+    if int in kinds and dtype.kind == "f" and np.isinf(array).any():
+        # An integer beyond a double's range, which only Python's parser keeps.
+        huge = next((item for item in items if type(item) is int and abs(item) > 1e308), None)
+        if huge is not None:
+            _refuse(name, datatype, _EXPECTED[dtype.kind], huge)
+    return array
 
 
 def _refuse(name: str, datatype: str, expected: str, value: JsonValue, more: str = "") -> NoReturn:

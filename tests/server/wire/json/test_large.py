@@ -15,8 +15,9 @@ from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, TensorSpec
 from tpuserve_server.wire.json import large, layout, leaves
+from tpuserve_server.wire.json.body import is_large
 from tpuserve_server.wire.json.examples import decode_json_examples
-from tpuserve_server.wire.json.large import LargeBody, is_large
+from tpuserve_server.wire.json.large import LargeBody
 from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body, read_quickly, with_parameters
 
 MEBIBYTE = 1 << 20

@@ -1,4 +1,4 @@
-"""Tests that the fast path for number bodies gives the same arrays as the slow path and accepts no more."""
+"""Tests that lists of numbers that stay text give the same arrays as parsed lists, and accept no more."""
 
 import json
 import tracemalloc
@@ -16,13 +16,19 @@ from numpy.typing import DTypeLike
 from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json import predict
-from tpuserve_server.wire.json.numbers import has_slow_numbers, parse_numbers
-from tpuserve_server.wire.json.predict import JsonInputs, decode_predict_inputs, parse_predict_body
+from tpuserve_server.wire.json import numbers
+from tpuserve_server.wire.json.numbers import NumberList, has_slow_numbers
+from tpuserve_server.wire.json.predict import JsonInputs, _holders, decode_predict_inputs, parse_predict_body
 
 NUMERIC = [dtype for dtype in BY_DTYPE if dtype.kind not in "Ocb"]
-# Enough whitespace that bodies with objects are large enough for the fast path.
 PADDING = b" " * 4096
+
+
+@pytest.fixture(autouse=True)
+def _short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read short lists as long ones are read."""
+    monkeypatch.setattr(numbers, "_LONG_LIST", 2)
+
 
 # Texts of numbers, including invalid JSON and values that some dtypes reject.
 NUMBERS = st.one_of(
@@ -94,6 +100,14 @@ def bodies(draw: st.DrawFn) -> bytes:
     return text.encode() + draw(st.sampled_from([b"", PADDING, PADDING, b" x"]))
 
 
+def kept_apart(body: bytes) -> list[NumberList]:
+    """Return the lists of numbers that stay text in a parsed body."""
+    members = [
+        holder.get(name) for holder, names in _holders(parse_predict_body(body).document or {}) for name in names
+    ]
+    return [member for member in members if isinstance(member, NumberList)]
+
+
 def outcome(act: Callable[[], JsonInputs]) -> JsonInputs | str:
     try:
         return act()
@@ -106,7 +120,7 @@ def decode(body: bytes, wanted: Signature) -> JsonInputs:
 
 
 def decode_plainly(body: bytes, wanted: Signature) -> JsonInputs:
-    with mock.patch.object(predict, "parse_numbers", return_value=None):
+    with mock.patch.object(numbers, "_LONG_LIST", 1 << 30):
         return decode(body, wanted)
 
 
@@ -166,7 +180,7 @@ def test_numbers_that_simdjson_reads_slowly_are_left_to_another_parser(
     numbers = ", ".join([*before, text, *["1"] * 2000])
     body = f'{{"signature_name": "some name", "instances": [{numbers}]}}'
     assert has_slow_numbers(body.encode()) is is_slow
-    assert (parse_numbers(body.encode()) is None) is is_slow
+    assert (not kept_apart(body.encode())) is is_slow
     check_same(body.encode(), signature(x=np.dtype(np.float32)))
 
 
@@ -196,11 +210,8 @@ def test_every_regular_array_of_numbers_takes_the_fast_way(array: tuple[np.dtype
     body = form.replace("%s", text).encode() + PADDING
     wanted = signature(x=dtype)
     assume(not has_slow_numbers(body))
-    numbers = parse_numbers(body)
-    assert numbers is not None
-    inputs = numbers.convert(wanted)
-    assert inputs is not None
-    assert inputs["x"].size == values.size * form.count("%s")
+    found = [each.nested(dtype) for each in kept_apart(body)]
+    assert [None if each is None else each.shape for each in found] == [values.shape] * form.count("%s")
     check_same(body, wanted)
 
 
@@ -221,8 +232,7 @@ def test_every_regular_array_of_numbers_takes_the_fast_way(array: tuple[np.dtype
 def test_ragged_arrays_with_as_many_numbers_as_a_regular_one_are_refused(value: str) -> None:
     for body in (f'{{"instances": {value}}}', f'{{"inputs": {{"x": {value}}}}}'):
         check_same(body.encode() + PADDING, signature(x=np.float32))
-        numbers = parse_numbers(body.encode() + PADDING)
-        assert numbers is None or numbers.convert(signature(x=np.float32)) is None
+        assert all(each.nested(np.dtype(np.float32)) is None for each in kept_apart(body.encode()))
 
 
 @pytest.mark.parametrize(
@@ -254,8 +264,6 @@ def test_ragged_arrays_with_as_many_numbers_as_a_regular_one_are_refused(value: 
 )
 def test_whatever_is_unusual_is_left_to_the_other_way(body: bytes) -> None:
     for padded in (body, body + PADDING):
-        numbers = parse_numbers(padded)
-        assert numbers is None or numbers.convert(signature(x=np.float32)) is None
         check_same(padded, signature(x=np.float32))
 
 
@@ -269,11 +277,10 @@ def test_whatever_is_unusual_is_left_to_the_other_way(body: bytes) -> None:
     ],
 )
 def test_integers_are_exact_and_in_range(dtype: DTypeLike, good: list[int], bad: int) -> None:
-    numbers = parse_numbers(json.dumps({"instances": good}).encode())
-    assert numbers is not None
-    inputs = numbers.convert(signature(x=dtype))
+    (found,) = kept_apart(json.dumps({"instances": good}).encode())
+    inputs = found.nested(np.dtype(dtype))
     assert inputs is not None
-    assert inputs["x"].tolist() == good
+    assert inputs.tolist() == good
     for wrong in (bad, 1.0):
         check_same(json.dumps({"instances": [*good, wrong]}).encode(), signature(x=dtype))
 
@@ -281,13 +288,12 @@ def test_integers_are_exact_and_in_range(dtype: DTypeLike, good: list[int], bad:
 def test_floats_are_rounded_to_double_first_as_upstream() -> None:
     # A direct conversion to float32 would give 16777218 + 2**30 * …: the double in between decides a tie.
     texts = ["9007199791611905", "16777217", "0.1", "3.4028235677973366e38"]
-    numbers = parse_numbers(f'{{"instances": [{",".join(texts)}]}}'.encode())
-    assert numbers is not None
-    inputs = numbers.convert(signature(x=np.float32))
+    (found,) = kept_apart(f'{{"instances": [{",".join(texts)}]}}'.encode())
+    inputs = found.nested(np.dtype(np.float32))
     assert inputs is not None
     with np.errstate(over="ignore"):
         expected = np.array([float(text) for text in texts]).astype(np.float32)
-    assert inputs["x"].tobytes() == expected.tobytes()
+    assert inputs.tobytes() == expected.tobytes()
 
 
 def test_shapes_that_only_the_first_value_has_take_no_memory() -> None:
@@ -296,9 +302,8 @@ def test_shapes_that_only_the_first_value_has_take_no_memory() -> None:
     body = f'{{"instances": [{deep}{",1" * 200_000}]}}'.encode()
     tracemalloc.start()
     try:
-        numbers = parse_numbers(body)
-        assert numbers is not None
-        assert numbers.convert(signature(x=np.float32)) is None
+        (found,) = kept_apart(body)
+        assert found.nested(np.dtype(np.float32)) is None
         assert tracemalloc.get_traced_memory()[1] < 10 * len(body)
     finally:
         tracemalloc.stop()

@@ -13,7 +13,6 @@ from tpuserve_server.core.terms.errors import InvalidArgument, ServingError, Uni
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
-from tpuserve_server.wire.oip.tensor_json import JsonData
 
 FLOAT, STRING = np.dtype(np.float32), np.dtype(np.object_)
 SIGNATURE = Signature(
@@ -48,7 +47,7 @@ def test_raw_numbers_are_views_and_strings_are_bytes() -> None:
 def test_zero_rows_and_scalars_are_decoded() -> None:
     assert decode(A._replace(shape=(0, 2), data=b""), B)["a"].shape == (0, 2)
     scalar = Signature("s", {"a": TensorSpec("a", FLOAT, ())}, {})
-    assert decode(InputTensor("a", "FP32", (), JsonData([3])), signature=scalar)["a"].tolist() == 3.0
+    assert decode(InputTensor("a", "FP32", (), [3]), signature=scalar)["a"].tolist() == 3.0
 
 
 def test_inputs_with_defaults_may_be_missing() -> None:
@@ -191,7 +190,7 @@ def test_wrong_outputs_are_refused(outputs: list[RequestedOutput], message: str)
     assert refusal(A, B, outputs=outputs) == message
 
 
-@pytest.mark.parametrize("data", [b"", JsonData([]), JsonData([1]), InferTensorContents()])
+@pytest.mark.parametrize("data", [b"", [], [1], InferTensorContents()])
 @pytest.mark.parametrize("shape", [(2**40, 2), (2**62, 2), (0, 2**62, 2**62)])
 def test_a_declared_shape_allocates_nothing(shape: tuple[int, ...], data: Any) -> None:  # noqa: ANN401  # one of the forms
     free = Signature("s", {"a": TensorSpec("a", FLOAT, None)}, {})
