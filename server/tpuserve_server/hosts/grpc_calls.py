@@ -11,7 +11,7 @@ from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
-from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving, frame, whole_message
+from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
 from tpuserve_server.hosts.grpc_headers import (
     TRACE_NAME,
     Metadata,
@@ -157,8 +157,8 @@ class GrpcOverAsgi:
         self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", limit_bytes: int | None
     ) -> FrameReader:
         encoding = headers.get(b"grpc-encoding", b"identity")
-        receiving = Receiving(self._receiving, scope.get("client"))
-        return FrameReader(receive, self._limit(limit_bytes), encoding, receiving)
+        begin_upload = partial(self._receiving.begin, scope.get("client"))
+        return FrameReader(receive, self._limit(limit_bytes), encoding, begin_upload)
 
     def _limit(self, limit_bytes: int | None) -> int:
         return self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)

@@ -3,10 +3,10 @@
 import asyncio
 import struct
 import zlib
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tpuserve_server.core.serving.receiving import ReceivingBudget, Upload
+from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.terms.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
@@ -43,27 +43,23 @@ def whole_message(chunk: "Message", max_bytes: int) -> bytes | None:
     return body[PREFIX_BYTES:]
 
 
-class Receiving(NamedTuple):
-    """The budget of messages that are still arriving, and the connection that they come from."""
-
-    budget: ReceivingBudget
-    connection: Hashable = None
-
-    def begin(self) -> Upload:
-        """Begin to charge a message."""
-        return self.budget.begin(self.connection)
-
-
 class FrameReader:
     """Reads messages from the chunks of one request's body. `receive` follows ASGI.
 
     It charges messages that are still arriving to a budget. A caller of `next` must close it.
     """
 
-    __slots__ = ("_chunk", "_encoding", "_ended", "_max_message_bytes", "_receive", "_receiving", "_start", "_upload")
+    __slots__ = (
+        "_begin_upload", "_chunk", "_encoding", "_ended", "_max_message_bytes", "_receive", "_start", "_upload",
+    )  # fmt: skip
 
-    def __init__(self, receive: "Receive", max_message_bytes: int, encoding: bytes, receiving: "Receiving") -> None:
-        """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one."""
+    def __init__(
+        self, receive: "Receive", max_message_bytes: int, encoding: bytes, begin_upload: Callable[[], Upload]
+    ) -> None:
+        """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one.
+
+        `begin_upload` begins to charge the messages that are still arriving.
+        """
         if encoding != b"identity" and encoding not in _WINDOW_BITS:
             raise Unimplemented(f"Compression algorithm '{encoding[:32].decode('latin-1')}' is not supported")
         self._receive = receive
@@ -73,7 +69,7 @@ class FrameReader:
         self._chunk = b""
         self._start = 0
         self._ended = False
-        self._receiving = receiving
+        self._begin_upload = begin_upload
         # Most messages arrive in one chunk and need none.
         self._upload: Upload | None = None
 
@@ -97,7 +93,7 @@ class FrameReader:
     async def next(self) -> bytes | None:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         if self._upload is None:
-            self._upload = self._receiving.begin()
+            self._upload = self._begin_upload()
         if not await self._prefix_arrives(self._upload):
             return None
         compressed, length = _PREFIX.unpack_from(self._chunk, self._start)

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import struct
 import zlib
+from functools import partial
 from typing import Any
 
 from tests.fuzz.refusals import check_refusal
@@ -11,7 +12,7 @@ from tests.fuzz.target import Target, expect
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, ServingError
-from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving
+from tpuserve_server.hosts.grpc_frames import FrameReader
 
 _LIMIT_BYTES = 2048
 _ENCODINGS = (b"identity", b"gzip", b"deflate", b"snappy")
@@ -54,7 +55,8 @@ def _reader(body: bytes, encoding: bytes, size: int) -> FrameReader:
     async def receive() -> dict[str, Any]:
         return next(rest)
 
-    return FrameReader(receive, _LIMIT_BYTES, encoding, Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock())))
+    begin_upload = partial(ReceivingBudget(1 << 20, 1 << 20, SystemClock()).begin, None)
+    return FrameReader(receive, _LIMIT_BYTES, encoding, begin_upload)
 
 
 async def _read(body: bytes, encoding: bytes, size: int) -> _Outcome:

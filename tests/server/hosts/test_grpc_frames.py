@@ -1,5 +1,6 @@
 import itertools
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,9 @@ from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.system.byte_parts import PART_BYTES
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, ResourceExhausted
-from tpuserve_server.hosts.grpc_frames import FrameReader, Receiving, frame, whole_message
+from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
 
-RECEIVING = Receiving(ReceivingBudget(1 << 20, 1 << 20, SystemClock()))
+RECEIVING = partial(ReceivingBudget(1 << 20, 1 << 20, SystemClock()).begin, None)
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
@@ -33,7 +34,7 @@ async def test_messages_that_are_still_arriving_are_charged_and_returned() -> No
         Exchange([body(whole[:30], more=True), body(whole[30:], more=True), body(b"")]).receive,
         1 << 20,
         b"identity",
-        Receiving(receiving),
+        partial(receiving.begin, None),
     )
     assert await reader.next() == b"x" * 60
     assert receiving.held_bytes == 0
@@ -42,7 +43,7 @@ async def test_messages_that_are_still_arriving_are_charged_and_returned() -> No
 async def test_a_message_over_the_budget_is_refused_while_it_arrives() -> None:
     receiving = ReceivingBudget(100, 100, SystemClock())
     pieces = [body(b"\0\0\0\1\0" + bytes(40), more=True), *[body(bytes(40), more=True)] * 6]
-    reader = FrameReader(Exchange(pieces).receive, 1 << 20, b"identity", Receiving(receiving))
+    reader = FrameReader(Exchange(pieces).receive, 1 << 20, b"identity", partial(receiving.begin, None))
     with pytest.raises(ResourceExhausted, match="max_receiving_bytes"):
         await reader.only()
     assert receiving.held_bytes == 0
@@ -55,7 +56,9 @@ async def test_a_large_message_and_the_one_behind_it_come_out_whole(size_bytes: 
     cuts = [0, 3, 100, PART_BYTES, size_bytes + 2, size_bytes + 9, len(stream)]
     chunks = [body(stream[start:end], more=True) for start, end in itertools.pairwise(cuts)]
     receiving = ReceivingBudget(2 * size_bytes, 2 * size_bytes, SystemClock())
-    reader = FrameReader(Exchange([*chunks, body(b"")]).receive, size_bytes, b"identity", Receiving(receiving))
+    reader = FrameReader(
+        Exchange([*chunks, body(b"")]).receive, size_bytes, b"identity", partial(receiving.begin, None)
+    )
     assert await reader.next() == large
     assert await reader.next() == b"next"
     assert await reader.next() is None
@@ -66,7 +69,7 @@ async def test_a_body_that_ends_inside_a_large_message_is_an_error() -> None:
     whole = frame(bytes(2 * PART_BYTES))
     receiving = ReceivingBudget(len(whole), len(whole), SystemClock())
     pieces = [body(whole[:-1], more=True), body(b"")]
-    reader = FrameReader(Exchange(pieces).receive, len(whole), b"identity", Receiving(receiving))
+    reader = FrameReader(Exchange(pieces).receive, len(whole), b"identity", partial(receiving.begin, None))
     with pytest.raises(Internal, match="ended inside a message"):
         await reader.next()
     reader.close()
