@@ -38,12 +38,8 @@ def read_modules(name: str) -> frozenset[Path]:
     return frozenset((listed.parent.parent / line).resolve(strict=True) for line in lines if line)
 
 
-# The modules of each marker. Tests in other modules have the marker `nightly` in their source.
-MARKED = {
-    "rest": read_modules("rest.txt"),
-    "nightly": read_modules("nightly.txt"),
-    "deployment": read_modules("deployments.txt"),
-}
+# The modules of each marker.
+MARKED = {"rest": read_modules("rest.txt"), "deployment": read_modules("deployments.txt")}
 
 # Folders whose tests run the layers that tests/coverage_floor.py checks. Coverage would only slow the other tests.
 COVERED = [

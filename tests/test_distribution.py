@@ -21,7 +21,7 @@ def test_of_it(server, number):
 
 def test_tests_of_one_group_share_a_process(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
-    for name in ("rest.txt", "nightly.txt", "deployments.txt"):
+    for name in ("rest.txt", "deployments.txt"):
         (tmp_path / name).touch()
     (tmp_path / "test_groups.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-n2", "--dist=loadgroup", "-pno:cacheprovider", "--rootdir=."]
