@@ -278,7 +278,7 @@ class Handover:
         await asyncio.sleep(CONNECT_S)
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT_S):
-                while any(map(SharedPort.has_queue, self._ports)):  # noqa: ASYNC110  # The kernel sends no events.  # The kernel sends no events.
+                while any(map(SharedPort.has_queue, self._ports)):  # noqa: ASYNC110  # The kernel sends no events.
                     await asyncio.sleep(_ASK_AGAIN_S)
         except TimeoutError:
             _log.warning("Connections still wait to be accepted after %g s. They are lost", QUEUE_TIMEOUT_S)
