@@ -15,14 +15,12 @@ TORCH := .torch
 RAY := .ray
 # Clients of the Open Inference Protocol that need an older protobuf than $(VENV).
 OIP_CLIENTS := .oip-clients
-# Tests start servers that import TensorFlow. With more processes, memory becomes the bottleneck.
-TEST_PROCESSES ?= 2
+# Tests often wait for servers, loads and browsers, so three processes use two cores better than two. They take 9 GB.
+TEST_PROCESSES ?= 3
 # The tests of `make test` by their markers.
 TESTS ?= not rest and not nightly and not deployment
-# The slow tests often wait for servers and loads, so a third process uses the two cores. All processes take 9 GB.
-CI_PROCESSES ?= 3
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
 
 # All extras except `torch` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
@@ -167,7 +165,7 @@ test: setup lint layers ## Check format, lint, types and layers, and run most te
 
 # Runs all tests in one pytest, so that each process collects them once.
 test-ci: setup lint layers ## Run `make test` and the tests of tests/rest.txt, as .ci/run does: under 15 minutes on 2 cores
-	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment" TEST_PROCESSES=$(CI_PROCESSES)
+	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment"
 
 # TESTS="not nightly and not deployment" adds the slow tests. pytest's exit status 5 means that it selected no test.
 test-changed: setup ## Run the tests of `make test` that depend on what changed since BASE=main
@@ -180,6 +178,8 @@ test-all: setup lint types layers ## Run also the nightly tests, all with branch
 	$(BIN)/python tests/coverage_floor.py
 	$(if $(SOAK),$(MAKE) --no-print-directory soak MINUTES="$(SOAK)")
 
+# Containers and clusters take more memory.
+test-deployments: TEST_PROCESSES := 2
 test-deployments: setup ray oip-clients ## Test images, installations, Ray Serve, Envoy, releases and soaks: as root, about 20 minutes
 	$(PYTEST) -m deployment
 

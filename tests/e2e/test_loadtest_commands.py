@@ -32,7 +32,7 @@ BRIEF = {
     "tpuserve_loadtests.cli.commands.LEAST_SOAK_S": 2.0,
     "tpuserve_loadtests.cli.search_command._FIRST_S": 0.5,
 }
-RAPL_ROOT = "tpuserve_loadtests.cli.monitoring.ROOT"
+RAPL_ROOT = "tpuserve_loadtests.monitoring.energy.ROOT"
 
 
 @dataclass

@@ -172,7 +172,7 @@ def test_the_energy_is_that_of_a_server_on_this_machine(address: str, is_here: b
 
 
 def test_only_local_processes_and_addresses_have_an_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpuserve_loadtests.cli.monitoring.ROOT", str(tmp_path))
+    monkeypatch.setattr("tpuserve_loadtests.monitoring.energy.ROOT", str(tmp_path))
     local = GeneratorOptions(1, 0, "0.0.0.0:5557", "note", 20)
     remote = GeneratorOptions(1, 2, "0.0.0.0:5557", "note", 20)
 
