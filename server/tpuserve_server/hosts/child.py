@@ -35,7 +35,8 @@ _ABSEIL_LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.E
 _NATIVE: Final = "stderr"
 # h2corn reports some clients that leave as errors. The application sends them no response.
 _CLIENTS_LEFT: Final = re.compile(
-    "request failed: (connection writer was closed|ASGI app returned before starting the response)"
+    "request failed: (connection writer was closed|stream channel was closed"
+    "|ASGI app returned before starting the response)"
 )
 
 

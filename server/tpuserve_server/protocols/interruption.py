@@ -5,6 +5,7 @@ a task for each request, so only requests that take long are polled. One event l
 """
 
 import asyncio
+import math
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -25,6 +26,8 @@ INTERVAL_S: Final = 0.1
 # Limit on unread messages that polls have found. Polls of a request pause while it has this many.
 _MAX_UNREAD: Final = 16
 _DISCONNECT: Final = "http.disconnect"
+# A client that leaves so shortly before its deadline has reached it: its own timer began before the request arrived.
+_CLOSE_S: Final = 0.05
 
 
 class Interruptions:
@@ -67,7 +70,7 @@ class Interruptions:
 class Interruption:
     """Context manager around the work of one request, which it cancels at most once. It then raises the reason."""
 
-    __slots__ = ("_among", "_ended", "_pending", "_reason", "_receive", "_task", "_timers", "_unread")
+    __slots__ = ("_among", "_ended", "_expires_s", "_pending", "_reason", "_receive", "_task", "_timers", "_unread")
 
     def __init__(self, among: Interruptions, receive: "Receive", task: "asyncio.Task[object] | None" = None) -> None:
         """Poll `receive` for a disconnect. `task` does the work.
@@ -79,6 +82,8 @@ class Interruption:
         self._task = task
         self._reason: ServingError | None = None
         self._timers: RareTimers | None = None
+        # Time of the event loop, once the deadline is known.
+        self._expires_s = math.inf
         self._pending: asyncio.Future[Message] | None = None
         # Most requests end before a poll finds a message.
         self._unread: deque[Message] | None = None
@@ -117,6 +122,7 @@ class Interruption:
         assert self._timers is not None
         # A timer of the event loop for each call would take 50 % more time.
         self._timers.start(self, remaining_s, self._expire)
+        self._expires_s = self._timers.loop.time() + remaining_s
 
     def shut_down(self) -> None:
         """Interrupt the request because the server shuts down."""
@@ -155,7 +161,9 @@ class Interruption:
         # An error in `receive` also means that the client is gone.
         message = {"type": _DISCONNECT} if pending.exception() is not None else pending.result()
         if message["type"] == _DISCONNECT:
-            self._interrupt(ClientGone())
+            assert self._timers is not None
+            is_late = self._expires_s - self._timers.loop.time() <= _CLOSE_S
+            self._interrupt(_deadline_passed() if is_late else ClientGone())
         elif self._ended:
             return  # One more empty body: the client is still connected.
         self._ended = not message.get("more_body", False)

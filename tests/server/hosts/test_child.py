@@ -12,6 +12,7 @@ from tests.server.hosts.host_process import running
 from tpuserve_server.hosts.child import StderrRelay, log_line, relayed_stderr
 
 GONE = "request failed: connection writer was closed"
+CLOSED = "request failed: stream channel was closed"
 UNANSWERED = "request failed: ASGI app returned before starting the response"
 
 
@@ -63,6 +64,7 @@ def test_the_crash_of_the_process_is_in_the_log() -> None:
         ("E0000 00:00:17.5 12 a.cc:1] 100% bad", ("stderr", logging.ERROR, "E0000 00:00:17.5 12 a.cc:1] 100% bad")),
         ("I1126 08:15:01.25 12 a.cc:1] fine", ("stderr", logging.INFO, "I1126 08:15:01.25 12 a.cc:1] fine")),
         (f"x {GONE}", ("stderr", logging.DEBUG, f"x {GONE}")),
+        (f"x {CLOSED}", ("stderr", logging.DEBUG, f"x {CLOSED}")),
         (f"x {UNANSWERED}", ("stderr", logging.DEBUG, f"x {UNANSWERED}")),
         ("free(): invalid pointer %s", ("stderr", logging.WARNING, "free(): invalid pointer %s")),
     ],

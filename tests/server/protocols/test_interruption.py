@@ -80,6 +80,14 @@ async def test_a_deadline_that_passes_interrupts() -> None:
         await Request(deadline=Deadline(10.001)).task
 
 
+@pytest.mark.parametrize(
+    ("remaining_s", "error"), [(0.04, DeadlineExceeded), (10, Cancelled)], ids=["at its deadline", "long before"]
+)
+async def test_a_client_that_leaves_at_its_deadline_has_reached_it(remaining_s: float, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await Request(gone, Deadline(10 + remaining_s)).task
+
+
 async def test_work_is_not_begun_after_its_deadline() -> None:
     request = Request(deadline=Deadline(10.0))
     with pytest.raises(DeadlineExceeded):
