@@ -175,7 +175,10 @@ class RequestMeter:
         trace: TraceContext | None,
         watchers: Sequence[RequestWatcher],
     ) -> None:
-        """Give a request that has ended to the parts that record it."""
+        """Give a request that has ended to the parts that record it.
+
+        Not called for every request of the lane: count in `finished` and in `answered`.
+        """
         record = None
         if self._tracing is not None and trace is not None:
             if request.trailers is not None:

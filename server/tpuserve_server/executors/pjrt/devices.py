@@ -153,7 +153,7 @@ class BusyTime:
 
 @dataclass(frozen=True, slots=True)
 class PjrtGauge:
-    """Implementation of core.device_metrics.DeviceGauge. All devices of a mesh share one busy time."""
+    """Implementation of core.terms.servable.DeviceGauge. All devices of a mesh share one busy time."""
 
     device: jax.Device
     busy: BusyTime

@@ -41,7 +41,7 @@ def _other_ended(key: _Request) -> _Request:
 
 
 class RequestMeasurements:
-    """The part of core.metrics.Metrics that front-ends call. Thread-safe, as its counts and histograms are."""
+    """The part of core.models.metrics.Metrics that front-ends call. Thread-safe, as its counts and histograms are."""
 
     def __init__(self) -> None:
         """Start with no measurements."""
