@@ -50,7 +50,7 @@ class _End:
 
 
 def connect(ensemble: Ensemble, steps: Sequence[BoundStep]) -> Signature:
-    """Check every connection, and return the ensemble's signature. `ensemble` has passed `core/models/configuration_rules.py`.
+    """Check every connection, and return the ensemble's signature. `ensemble` has passed `check_ensembles`.
 
     An input that several steps take has the known dimensions of all of them.
 
@@ -163,7 +163,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, ensemble: Ensemble) -> Self:
-        """Return the pipeline of an ensemble that has passed `core/models/configuration_rules.py`."""
+        """Return the pipeline of an ensemble that has passed `check_ensembles`."""
         steps = order_steps(ensemble.steps)
         positions = {step.number: position for position, step in enumerate(steps)}
         numbers = find_needs(steps)

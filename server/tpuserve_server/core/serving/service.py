@@ -223,7 +223,7 @@ class InferenceService:
         return self._access is None or self._access.allows(name)
 
     def labels(self, name: str) -> dict[str, int]:
-        """Return the labels that requests for a model may use, with their versions."""
+        """Return the labels that requests for a model may use, with their versions. An unknown model has none."""
         return self._registry.labels(name)
 
     def why_no_versions(self, name: str) -> str:

@@ -92,7 +92,7 @@ class Warmup(NamedTuple):
 
 
 class Measurements(RequestMeasurements):
-    """Implementation of core.models.metrics.Metrics. Thread-safe: never blocks for long, and `_lock` guards the counters.
+    """Implementation of core.models.metrics.Metrics. Thread-safe: `_lock` guards the counters, and no call blocks long.
 
     A version's series end with the version. After a thousand roll-outs, a server shows only the versions that it
     serves. TensorFlow Serving's metrics are by model and must not fall, so they keep the counts of ended versions.
