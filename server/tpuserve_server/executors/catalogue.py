@@ -26,6 +26,7 @@ def executor_plugins() -> tuple[ExecutorPlugin, ...]:
     An installed package that declares an entry point runs in the server, as each of its dependencies does.
 
     Raises:
+        ImportError: the import of an entry point failed. The message names it and the reason.
         TypeError: an entry point is not an ExecutorPlugin. The message names it.
     """
     return tuple(_load(entry) for entry in (*_own(), *sorted(entry_points(group=GROUP), key=lambda each: each.name)))
@@ -41,7 +42,13 @@ def _own() -> Iterator[EntryPoint]:
 
 
 def _load(entry: EntryPoint) -> ExecutorPlugin:
-    plugin = entry.load()
+    named = f"The entry point {entry.name} of {GROUP}, {entry.value}, "
+    try:
+        plugin = entry.load()
+    except Exception as error:  # Another package may raise any error.
+        raise ImportError(
+            f"{named}cannot be imported: {type(error).__name__}: {error}. Reinstall or uninstall its package."
+        ) from error
     if not isinstance(plugin, ExecutorPlugin):
-        raise TypeError(f"The entry point {entry.name} of {GROUP}, {entry.value}, is not an ExecutorPlugin.")
+        raise TypeError(f"{named}is not an ExecutorPlugin.")
     return plugin

@@ -112,12 +112,14 @@ class Flag:
 @cache
 def flags() -> tuple[Flag, ...]:
     """Return every flag, in the order of `--help`. Raises ValueError if two executors declare one flag."""
-    declared = [flag for options in option_classes() for flag in _flags_of(options)]
-    names = [flag.name for flag in declared]
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"Two parts declare the flag --{min(repeated)}. Rename the option of the executor.")
+    declared: dict[str, Flag] = {}
+    for flag in (flag for options in option_classes() for flag in _flags_of(options)):
+        other = declared.setdefault(flag.name, flag)
+        if other is not flag:
+            both = " and ".join(f"{one.options.__module__}.{one.options.__qualname__}" for one in (other, flag))
+            raise ValueError(f"{both} declare the flag --{flag.name}. Rename the option of the executor.")
     sections = get_args(Section)
-    return tuple(sorted(declared, key=lambda flag: sections.index(flag.setting.section)))
+    return tuple(sorted(declared.values(), key=lambda flag: sections.index(flag.setting.section)))
 
 
 def option_classes() -> Iterator[Any]:

@@ -3,19 +3,25 @@
 import json
 import os
 import urllib.request
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
 
 from tests.e2e.running_server import run_in_environment
+from tests.server.executors.onnx import EXECUTOR
 from tests.server.executors.onnx.candidate import MODEL
 from tests.support.free_ports import free_ports
 from tpuserve_client import Client
+from tpuserve_server.core.terms.setting import Setting
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors import catalogue
+from tpuserve_server.startup.settings import flags
 
 ROOT = Path(__file__).parents[3]
 WEIGHTS = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -100,12 +106,59 @@ def _value(metrics: str, ending: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_an_entry_point_that_is_no_executor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = EntryPoint("wrong", "json:loads", catalogue.GROUP)
-    monkeypatch.setattr(catalogue, "entry_points", lambda group: (wrong,))
-    catalogue.executor_plugins.cache_clear()
-    try:
-        with pytest.raises(TypeError, match=r"entry point wrong of tpuserve\.executors, json:loads, is not an Exec"):
-            catalogue.executor_plugins()
-    finally:
+@dataclass(frozen=True, slots=True)
+class ClashingOptions:
+    pools: Annotated[int, Setting("Runtime", "Number of pools.", name="num_tflite_pools")] = 1
+
+
+CLASHING = replace(EXECUTOR, options=ClashingOptions)
+
+
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Return a function that adds an entry point of another package, with this value."""
+
+    def add(value: str) -> None:
+        monkeypatch.setattr(catalogue, "entry_points", lambda group: (EntryPoint("wrong", value, group),))
+        clear()
+
+    def clear() -> None:
         catalogue.executor_plugins.cache_clear()
+        flags.cache_clear()
+
+    yield add
+    monkeypatch.undo()
+    clear()
+
+
+def test_an_entry_point_that_is_no_executor_is_refused(declare: Callable[[str], None]) -> None:
+    declare("json:loads")
+    with pytest.raises(TypeError, match=r"entry point wrong of tpuserve\.executors, json:loads, is not an Exec"):
+        catalogue.executor_plugins()
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("no_such_package:EXECUTOR", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("json:EXECUTOR", "AttributeError: module 'json' has no attribute 'EXECUTOR'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_imported_is_named(
+    declare: Callable[[str], None], value: str, reason: str
+) -> None:
+    declare(value)
+    with pytest.raises(ImportError) as caught:
+        catalogue.executor_plugins()
+    assert str(caught.value) == (
+        f"The entry point wrong of tpuserve.executors, {value}, cannot be imported: {reason}. Reinstall or uninstall "
+        "its package."
+    )
+
+
+def test_a_flag_of_two_executors_is_refused_with_the_names_of_both(declare: Callable[[str], None]) -> None:
+    declare(f"{__name__}:CLASHING")
+    with pytest.raises(
+        ValueError, match=r"^tpuserve_server\.executors\.tflite\.TfliteOptions and .*\.ClashingOptions dec"
+    ):
+        flags()
