@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tpuserve_server.executors.candidate import Candidate
 
 _Options = TypeVar("_Options")
-_Message = TypeVar("_Message", bound="Message")
 
 
 class MissingRuntime(FailedPrecondition):
@@ -95,7 +94,8 @@ class ExecutorContext:
     """Parts of the server that executors use.
 
     Loads reserve the size of their files in `memory`. `cache_dir` is the user's directory for caches of programs.
-    `read_message` reads a text proto that an option names, and raises an error for the operator.
+    `read_message` sets the fields of a message from the text proto that an option names, and raises an error for the
+    operator.
     """
 
     options: ExecutorOptions
@@ -103,12 +103,7 @@ class ExecutorContext:
     clock: "Clock"
     memory: "HostMemory"
     cache_dir: Path
-    read_message: "Callable[[Path, Message], Message]"
-
-    def read(self, path: Path, into: _Message) -> _Message:
-        """Set the fields of the file at `path` in `into`, and return `into`."""
-        self.read_message(path, into)
-        return into
+    read_message: "Callable[[Path, Message], object]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,8 @@ class FlagFinding:
 class ExecutorPlugin:
     """Declaration of an executor, in the package that has it. The functions import the runtime, this module does not.
 
-    - `options`: a dataclass. Its annotated fields declare flags (`core/terms/setting.py`).
+    - `options`: a dataclass. Its annotated fields declare flags (`core/terms/setting.py`). Its module must not use
+      `from __future__ import annotations`, which would hide them.
     - `make`: returns the candidate, or None if the options switch it off.
     - `model_files`: files of which a version has one, in the version's directory.
     - `runs`: whether the executor would load a version, for `--check_config`. None: a runtime that is installed runs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from tpuserve_server.core.terms.setting import Setting
 from tpuserve_server.executors.plugin import ExecutorContext, ExecutorOptions, ExecutorPlugin, FlagFinding, Runtime
-from tpuserve_server.executors.tensorflow import TensorFlowOptions, saved_models
+from tpuserve_server.executors.tensorflow import DEFAULT_TAGS, TensorFlowOptions, saved_models
 
 if TYPE_CHECKING:
     from tpuserve_server.executors.candidate import Candidate
@@ -38,7 +38,7 @@ class OpenVinoOptions:
     # cores.
     num_threads: int = 0
     # TensorFlowOptions.tags, bfloat16_kernels and mixed_precision.
-    tags: tuple[str, ...] = ("serve",)
+    tags: tuple[str, ...] = DEFAULT_TAGS
     bfloat16_kernels: bool = True
     mixed_precision: bool = False
 

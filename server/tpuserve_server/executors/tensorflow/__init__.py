@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TENSORFLOW: Final = Runtime("TensorFlow", "SavedModels", "tensorflow", ("tensorflow",), "tpuserve-server[tensorflow]")
 
 DEFAULT_TAGS = ("serve",)
+_MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,10 @@ def saved_models(context: ExecutorContext) -> "TensorFlowOnDemand":
     from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 
     options, allowed = context.options[TensorFlowOptions], context.options[SafetyOptions].allowed_ops
-    file = options.session_config_file
-    config = context.read(file, ConfigProto()) if file else None
+    config = None
+    if options.session_config_file is not None:
+        config = ConfigProto()
+        context.read_message(options.session_config_file, config)
     return TensorFlowOnDemand(replace(options, session_config=config, allowed_ops=allowed), context.memory)
 
 
@@ -137,7 +140,6 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     check_operations(graphs, options[TensorFlowOptions].tags, options[SafetyOptions].allowed_ops)
 
 
-_MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt")
 EXECUTOR: Final = ExecutorPlugin(
-    TENSORFLOW, TensorFlowOptions, saved_models, _MODEL_FILES, _runs, check_version=_check_version
+    TENSORFLOW, TensorFlowOptions, saved_models, _MODEL_FILES, runs=_runs, check_version=_check_version
 )

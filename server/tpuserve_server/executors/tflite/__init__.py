@@ -84,4 +84,4 @@ def _check_flags(options: ExecutorOptions) -> Iterator[FlagFinding]:
             yield FlagFinding("error", "prefer_tflite_model", message)
 
 
-EXECUTOR: Final = ExecutorPlugin(LITERT, TfliteOptions, _make, (MODEL_FILE,), _runs, _check_flags)
+EXECUTOR: Final = ExecutorPlugin(LITERT, TfliteOptions, _make, (MODEL_FILE,), runs=_runs, check_flags=_check_flags)

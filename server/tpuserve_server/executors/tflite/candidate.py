@@ -6,9 +6,7 @@ from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.candidate import Refusal
-from tpuserve_server.executors.tflite import LITERT, TfliteOptions
-
-MODEL_FILE = "model.tflite"
+from tpuserve_server.executors.tflite import LITERT, MODEL_FILE, TfliteOptions
 
 
 class PreferredTflite:

@@ -1,4 +1,4 @@
-"""One or two LiteRT interpreters that run a TensorFlow Lite model's signatures."""
+"""TfliteExecutor: loads TensorFlow Lite models, and runs their signatures with LiteRT's interpreters."""
 
 import importlib.metadata
 import logging
@@ -21,7 +21,7 @@ from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.executors.candidate import CompletedRun
 from tpuserve_server.executors.tensorflow.meta_graph import read_signatures
-from tpuserve_server.executors.tflite import TfliteOptions
+from tpuserve_server.executors.tflite import MODEL_FILE, TfliteOptions
 
 # Signatures of a TensorFlow Lite model, by TensorFlow Serving's rules (servables/tensorflow/tflite_session.cc).
 
@@ -277,9 +277,6 @@ def _custom_operations(model: schema.Model) -> Iterator[str]:
         name = model.OperatorCodes(index).CustomCode()
         if name:
             yield name.decode(errors="replace")
-
-
-MODEL_FILE = "model.tflite"
 
 
 class TfliteExecutor:

@@ -1,7 +1,6 @@
 """Candidate and servable of ONNX models: numpy runs a subset of ONNX's operators."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgumen
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors, TensorSpec
-from tpuserve_server.executors.candidate import Refusal
+from tpuserve_server.executors.candidate import CompletedRun, Refusal
 
 # Messages of onnx.proto, with the fields that this executor reads.
 _FIELDS: Final = {
@@ -130,19 +129,11 @@ class OnnxServable:
         for node in self._nodes:
             attributes = {each.name: each.i if each.type == _INTEGER else each.f for each in node.attribute}
             values[node.output[0]] = _OPERATORS[node.op_type](*(values[name] for name in node.input), **attributes)
-        return _Done({name: values[name] for name in output_names})
+        return CompletedRun({name: values[name] for name in output_names})
 
     def close(self) -> None:
         """Implement Servable.close."""
         self._weights.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    outputs: Tensors
-
-    def result(self) -> Tensors:
-        return self.outputs
 
 
 def _array(tensor: Any) -> Array:  # noqa: ANN401 - a message without types
