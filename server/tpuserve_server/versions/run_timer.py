@@ -1,4 +1,4 @@
-"""RunTimer: measures the run times of a version's batches at warm-up."""
+"""RunTimer: measures the run times of a version's batches at warm-up. Also checks latency objectives against them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

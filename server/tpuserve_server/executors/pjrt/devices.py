@@ -1,4 +1,4 @@
-"""Devices that PJRT finds, and the placement of a version's arrays on them."""
+"""Devices that PJRT finds, their busy time and health, and the placement of a version's arrays on them."""
 
 import importlib.util
 import os

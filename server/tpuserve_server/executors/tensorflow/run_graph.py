@@ -1,4 +1,7 @@
-"""RunGraph: the operations that a run of a signature may execute, read from a MetaGraphDef."""
+"""RunGraph: the operations that a run of a signature may execute, read from a MetaGraphDef.
+
+Also finds operations that make responses differ, and refuses unsafe ones.
+"""
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass

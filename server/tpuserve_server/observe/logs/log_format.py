@@ -1,4 +1,7 @@
-"""LogFormat: the form of log lines, as the operator sets it. Imports no heavy modules, as settings need it."""
+"""LogFormat: the form of log lines, as the operator sets it, and the names of loggers with special rules.
+
+Imports no heavy modules, because settings import it.
+"""
 
 import os
 from collections.abc import Mapping

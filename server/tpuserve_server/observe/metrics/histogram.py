@@ -1,4 +1,7 @@
-"""Histogram with cheap additions: values wait in a queue and are counted a thousand or more at a time."""
+"""Histogram with cheap additions: values wait in a queue and are counted a thousand or more at a time.
+
+The bounds of all histograms, and exemplars of their buckets, are here too.
+"""
 
 import itertools
 import threading

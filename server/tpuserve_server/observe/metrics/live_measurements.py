@@ -1,4 +1,7 @@
-"""LiveMeasurements: the figures of the last seconds, from differences between totals of the measurements."""
+"""LiveMeasurements: the figures of the last seconds, from differences between totals of the measurements.
+
+QueueWaits and `version_statistics` read the same totals for Ray Serve and for the statistics of versions.
+"""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Histograms by label values, created on first use."""
+"""Histograms and counts by label values, created on first use, up to a limit."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence

@@ -153,7 +153,10 @@ SERVICE_NAME: Final = "tpuserve"
 
 
 def find_resource(environment: Mapping[str, str]) -> dict[str, Value]:
-    """Return the attributes. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override those of the server."""
+    """Return the attributes that describe this process in its spans.
+
+    OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override those of the server.
+    """
     attributes: dict[str, Value] = {
         "service.name": SERVICE_NAME,
         "service.version": version(),

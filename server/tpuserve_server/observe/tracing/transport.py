@@ -1,4 +1,7 @@
-"""Transport of OTLP requests to a receiver. The two protocols have a module each."""
+"""Transport of OTLP requests to a receiver over gRPC, and retries (OpenTelemetry's protocol/otlp.md).
+
+HttpTransport has a separate module.
+"""
 
 import random
 import threading
@@ -104,9 +107,9 @@ class Transport(Protocol):
 
 def open_transport(target: OtlpTarget) -> Transport:
     """Return the transport of a receiver, without connecting. Raises ExportError for unusable certificates."""
-    # Most servers need neither.
     if target.is_grpc:
         return GrpcTransport(target)
+    # Imported here, because most servers need no client of HTTP.
     from tpuserve_server.observe.tracing.http_transport import HttpTransport
 
     return HttpTransport(target)
