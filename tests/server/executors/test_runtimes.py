@@ -1,4 +1,4 @@
-"""Tests for the runtimes: what is installed, and the errors of versions whose runtime is not."""
+"""Tests for the runtimes: what is installed, model files, and the errors of versions whose runtime is missing."""
 
 import sys
 import tomllib
@@ -8,7 +8,7 @@ import pytest
 
 from tests.deploy.dockerfile import ROOT
 from tpuserve_server.core.terms.errors import Code
-from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.executors.catalogue import executor_plugins, model_files
 from tpuserve_server.executors.plugin import Runtime
 from tpuserve_server.executors.tensorflow import TENSORFLOW
 
@@ -47,3 +47,7 @@ def test_a_missing_runtime_has_the_command_that_installs_it() -> None:
 def test_a_blocked_import_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert not TENSORFLOW.is_installed
+
+
+def test_the_model_files_of_all_executors_begin_with_tensorflows() -> None:
+    assert model_files() == ("saved_model.pb", "saved_model.pbtxt", "model.tflite")
