@@ -119,8 +119,8 @@ class FlagFinding:
 class ExecutorPlugin:
     """Declaration of an executor, in the package that has it. The functions import the runtime, this module does not.
 
-    - `options`: a dataclass. Its annotated fields declare flags (`core/terms/setting.py`). Its module must not use
-      `from __future__ import annotations`, which would hide them.
+    - `options`: a dataclass. Its annotated fields declare flags (`core/terms/setting.py`), each with a `help`. Its
+      module must not use `from __future__ import annotations`, which would hide them.
     - `make`: returns the candidate, or None if the options switch it off.
     - `model_files`: files of which a version has one, in the version's directory.
     - `runs`: whether the executor would load a version, for `--check_config`. None: a runtime that is installed runs
