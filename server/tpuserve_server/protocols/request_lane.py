@@ -46,15 +46,14 @@ _MOST_TEMPLATES: Final = 16
 class _Bound:
     """Facts that all requests of one layout share on one loaded version. They do not keep the version in memory.
 
-    `form` is that of REST. `template` encodes a response from its outputs, if one is known.
+    `template` encodes a response from its outputs, if one is known.
     """
 
-    __slots__ = ("form", "prepared", "series", "template", "templates_left")
+    __slots__ = ("prepared", "series", "template", "templates_left")
 
-    def __init__(self, prepared: PreparedRequest, series: RequestSeries, form: Any) -> None:  # noqa: ANN401 - the lane's
+    def __init__(self, prepared: PreparedRequest, series: RequestSeries) -> None:
         self.prepared = prepared
         self.series = series
-        self.form = form
         self.template: Any = None  # of the lane that binds it
         self.templates_left = _MOST_TEMPLATES
 
@@ -99,10 +98,6 @@ class _Lane:
         self._responses = responses
         self._logs = logs
 
-    def _form(self, layout: Layout) -> object:
-        """Return the form of the responses, for protocols whose requests choose it."""
-        return None
-
     def _bind(self, layout: Layout, model: AcquiredModel, inputs: Tensors) -> _Bound | None:
         """Bind a layout to the version that answers now. Return None if the lane does not take its requests."""
         try:
@@ -112,7 +107,7 @@ class _Lane:
         if prepared is None:
             layout.bound = _Skipped()
             return None
-        bound = _Bound(prepared, self._meter.series(self._method, layout.spec.name, model), self._form(layout))
+        bound = _Bound(prepared, self._meter.series(self._method, layout.spec.name, model))
         layout.bound = bound
         return bound
 
@@ -298,9 +293,6 @@ class RestLane(_Lane, Generic[_Encoded]):
         super().__init__(protocol.method, service, meter, responses, logs)
         self._protocol = protocol
 
-    def _form(self, layout: Layout) -> object:
-        return self._protocol.form(layout)
-
     async def answer(
         self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, recall: Recall | None
     ) -> tuple[_Encoded, PredictResult] | None:
@@ -337,7 +329,7 @@ class RestLane(_Lane, Generic[_Encoded]):
                 result = await model.predict_prepared(bound.prepared, inputs, deadline, priority)
             encoded: _Encoded | None = None if bound.template is None else bound.template.encode(result.outputs)
             if encoded is None:
-                form: RestForm[_Encoded] = bound.form
+                form = protocol.form(layout)
                 encode = partial(form.encode, result)
                 encoded = await self._encode(bound, result, form.parts(result), encode, form.template)
             if recall is not None:
