@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +21,8 @@ from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
-from tpuserve_server.protocols.oip.models import (
-    describe_model,
-    describe_server,
-    why_model_not_ready,
-)
-from tpuserve_server.protocols.oip_rest.administration import AdministrationHandlers
+from tpuserve_server.protocols.oip.models import describe_model, describe_server, why_model_not_ready
+from tpuserve_server.protocols.oip_rest.administration import AdministrationHandlers, Handler
 from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
@@ -149,14 +145,14 @@ class V2:
         self._lane = RestLane(InferLane(), service, meter, budgets.response, logs)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, self.decoded)
         self._server = administration.server if administration else describe_server()
-        self._administration = AdministrationHandlers(administration).by_action if administration else {}
         self.headers: Headers = ()
-        self._handlers: Mapping[Action, Callable[[ModelSpec, HttpCall], Awaitable[HttpResponse]]] = {
+        self._handlers: Mapping[Action, Handler] = {
             Action.SERVER_LIVE: self._server_live,
             Action.SERVER_READY: self._server_ready,
             Action.SERVER_METADATA: self._server_metadata,
             Action.MODEL_READY: self._model_ready,
             Action.MODEL_METADATA: self._model_metadata,
+            **(AdministrationHandlers(administration).by_action if administration else {}),
         }
 
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
@@ -171,12 +167,9 @@ class V2:
         if route.access.is_control:
             self._control.check_rest(call.scope)
         handler = self._handlers.get(route.action)
-        if handler is not None:
-            return handler(route.spec, call)
-        administer = self._administration.get(route.action)
-        if administer is None:
+        if handler is None:
             raise PathNotFound
-        return administer(route, call)
+        return handler(route, call)
 
     def facts_of(self, method: str, path: bytes) -> RouteFacts:
         """Return the facts about a request. An action on the server and an invalid path have no model."""
@@ -232,25 +225,26 @@ class V2:
             recall.keep(result, *response_body)
         return inferred(response_body, result.servable.version, result.cache)
 
-    async def _server_live(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+    async def _server_live(self, route: Route, call: HttpCall) -> HttpResponse:
         reason = shown_reason(self._service.why_not_live())
         # Triton's status of a server that is not live.
         return _json({"live": False, "error": reason}, 400) if reason else _json({"live": True})
 
-    async def _server_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+    async def _server_ready(self, route: Route, call: HttpCall) -> HttpResponse:
         return _readiness({}, shown_reason(self._service.why_not_ready()))
 
-    async def _server_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
+    async def _server_metadata(self, route: Route, call: HttpCall) -> HttpResponse:
         return _json(server_to_json(self._server))
 
-    async def _model_ready(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        if spec.name not in self._service.models():
+    async def _model_ready(self, route: Route, call: HttpCall) -> HttpResponse:
+        name = route.spec.name
+        if name not in self._service.models():
             # An unknown model is no error here, and must not become a label of the metrics.
             call.measured.model = ""
-        return _readiness({"name": spec.name}, why_model_not_ready(self._service, spec))
+        return _readiness({"name": name}, why_model_not_ready(self._service, route.spec))
 
-    async def _model_metadata(self, spec: ModelSpec, call: HttpCall) -> HttpResponse:
-        return _json(model_to_json(describe_model(self._service, spec)))
+    async def _model_metadata(self, route: Route, call: HttpCall) -> HttpResponse:
+        return _json(model_to_json(describe_model(self._service, route.spec)))
 
 
 def _kind(json_bytes: int | None) -> str:
