@@ -160,9 +160,8 @@ class RequestMeter:
         request.received_s = received_s
         if not context.started_s:
             request.started_s = received_s
-        request.model, request.version, request.signature = series.model, series.version, series.signature
-        request.acquired = acquired
-        request.is_tracked = series.is_tracked and context.priority is _HIGH
+        request.model = series.model
+        request.serves(acquired, series, context.priority)
         return request
 
     def _observe(
