@@ -55,6 +55,11 @@ class CallContext(NamedTuple):
         return parse_priority(self.raw_priority)
 
 
+UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
+StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
+_Handler = TypeVar("_Handler")
+
+
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
     """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call.
@@ -64,7 +69,7 @@ class UnaryMethod:
     message before it arrives refuses a larger one then.
     """
 
-    handle: Callable[[bytes, CallContext], Awaitable[bytes]]
+    handle: UnaryHandler
     access: Access
     max_message_bytes: int | None = None
 
@@ -76,18 +81,13 @@ class StreamMethod:
     `access` and `max_message_bytes` are as for UnaryMethod.
     """
 
-    handle: Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
+    handle: StreamHandler
     access: Access
     max_message_bytes: int | None = None
 
 
 # Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".
 RpcTable: TypeAlias = Mapping[str, UnaryMethod | StreamMethod]
-
-
-UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
-StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
-_Handler = TypeVar("_Handler")
 
 
 @dataclass(frozen=True, slots=True)
