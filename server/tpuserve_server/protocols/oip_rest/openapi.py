@@ -23,13 +23,12 @@ _JSON_LENGTH = {
     "description": "Length of the JSON before the binary data of the body",
 }
 _HEADERS = [_JSON_LENGTH, *REQUEST_HEADERS]
-_TARGETS: tuple[tuple[str, str, list[dict[str, Any]]], ...] = (
-    ("/v2/models/{model}", "", [MODEL]),
-    ("/v2/models/{model}/versions/{version}", "Version", [MODEL, VERSION]),
-)
+# The paths of a model and of one of its versions, each with the suffix of its operation ids.
+MODEL_TARGETS = (("/v2/models/{model}", ""), ("/v2/models/{model}/versions/{version}", "Version"))
 
 
-def _content(schema: str, *, binary: bool = False) -> dict[str, Any]:
+def content_of(schema: str, *, binary: bool = False) -> dict[str, Any]:
+    """Return the content of a JSON body with the component `schema`. With `binary`, also allow binary data."""
     content: dict[str, Any] = {_JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     if binary:
         content[_BINARY] = {"schema": {"type": "string", "format": "binary"}}
@@ -37,8 +36,8 @@ def _content(schema: str, *, binary: bool = False) -> dict[str, Any]:
 
 
 def _responses(schema: str, errors: tuple[str, ...], *, binary: bool = False) -> dict[str, Any]:
-    responses: dict[str, Any] = {"200": {"description": "OK", "content": _content(schema, binary=binary)}}
-    return responses | {status: {"description": _ERRORS[status], "content": _content("Error")} for status in errors}
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": content_of(schema, binary=binary)}}
+    return responses | {status: {"description": _ERRORS[status], "content": content_of("Error")} for status in errors}
 
 
 def _get(name: str, summary: str, schema: str, parameters: list[dict[str, Any]], *errors: str) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def _infer(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
             "summary": "Run a model",
             "operationId": name,
             "parameters": [*parameters, *_HEADERS],
-            "requestBody": {"required": True, "content": _content("OipInferRequest", binary=True)},
+            "requestBody": {"required": True, "content": content_of("OipInferRequest", binary=True)},
             "responses": responses,
         }
     }
@@ -77,7 +76,8 @@ def _paths() -> dict[str, Any]:
         "/v2/health/live": _get("oipServerLive", "Liveness of the server", "OipFlag", [], "400"),
         "/v2/health/ready": _get("oipServerReady", "Readiness of the server", "OipFlag", [], "400"),
     }
-    for path, suffix, parameters in _TARGETS:
+    for path, suffix in MODEL_TARGETS:
+        parameters = [MODEL, VERSION] if "{version}" in path else [MODEL]
         paths[path] = _get(
             f"oipModelMetadata{suffix}", "Inputs and outputs of a model", "OipModel", parameters, "400", "404", "503"
         )

@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
+from tpuserve_server.protocols.http.openapi import VERSION
+from tpuserve_server.protocols.oip_rest.openapi import MODEL_TARGETS, content_of
+
 _STRING: Final = {"type": "string"}
-_VERSION: Final = {"type": "integer", "format": "int64", "minimum": 0}
 _SIZE: Final = {"type": "integer", "format": "int64", "minimum": 0}
-_MODEL_TARGETS: Final = (("/v2/models/{model}", ""), ("/v2/models/{model}/versions/{version}", "Version"))
 _REGION: Final = "/v2/systemsharedmemory"
 _ERRORS: Final = {
     "400": "The request is malformed, or names what the server does not have",
@@ -39,7 +40,7 @@ def _paths() -> dict[str, Any]:
         f"{_REGION}/unregister": _post("oipUnregisterAll", "Unregister all regions", "", "501", has_body=False),
         "/v2/cudasharedmemory/status": _get("oipCudaRegions", "No regions", array=True),
     }
-    for path, suffix in _MODEL_TARGETS:
+    for path, suffix in MODEL_TARGETS:
         paths[f"{path}/config"] = _get(f"oipConfig{suffix}", "Configuration of a model", "404", "503")
         paths[f"{path}/stats"] = _get(f"oipStatistics{suffix}", "Statistics of a model", "400")
     for path, name in (
@@ -79,7 +80,7 @@ ADMINISTRATION_COMPONENTS: Final[dict[str, Any]] = {
 
 
 def _parameters(path: str) -> list[dict[str, Any]]:
-    schemas = {"model": _STRING, "version": _VERSION, "region": _STRING}
+    schemas = {"model": _STRING, "version": VERSION["schema"], "region": _STRING}
     return [
         {"name": name, "in": "path", "required": True, "schema": schema}
         for name, schema in schemas.items()
@@ -96,8 +97,7 @@ def _post(
 ) -> dict[str, Any]:
     operation = _operation(name, summary, errors, array=array, has_body=has_body)
     if schema:
-        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
-        operation["requestBody"] = {"content": content}
+        operation["requestBody"] = {"content": content_of(schema)}
     return {"post": operation}
 
 
@@ -106,7 +106,6 @@ def _operation(
 ) -> dict[str, Any]:
     listed = {"type": "array", "items": {"type": "object"}}
     schema: dict[str, Any] = listed if array else {"type": "object"}
-    failure = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         "tags": ["Open Inference Protocol"],
         "summary": summary,
@@ -114,7 +113,7 @@ def _operation(
         "responses": {
             # As in Triton, the responses to some changes are empty.
             "200": {"description": "OK", **({"content": {"application/json": {"schema": schema}}} if has_body else {})},
-            **{status: {"description": _ERRORS[status], "content": failure} for status in errors},
+            **{status: {"description": _ERRORS[status], "content": content_of("Error")} for status in errors},
         },
     }
 
