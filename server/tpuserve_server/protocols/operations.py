@@ -67,10 +67,10 @@ class Operations:
         return partial
 
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
-class SharedWork(Generic[Result]):
+class SharedWork(Generic[_Result]):
     """Runs one function at a time on a worker thread. Its event loop's thread owns it.
 
     However many clients wait, they occupy one worker thread. All that ask for the same function get one result: that of
@@ -80,16 +80,16 @@ class SharedWork(Generic[Result]):
     def __init__(self) -> None:
         """Begin without work."""
         self._running = asyncio.Lock()
-        self._next: dict[Callable[[], Result], asyncio.Task[Result]] = {}
+        self._next: dict[Callable[[], _Result], asyncio.Task[_Result]] = {}
 
-    async def result(self, work: Callable[[], Result]) -> Result:
+    async def result(self, work: Callable[[], _Result]) -> _Result:
         """Wait for the result of `work`, which may block. Raises its error."""
         if work not in self._next:
             self._next[work] = asyncio.create_task(self._run(work))
         # A client that disconnects must not cancel the work of the others.
         return await asyncio.shield(self._next[work])
 
-    async def _run(self, work: Callable[[], Result]) -> Result:
+    async def _run(self, work: Callable[[], _Result]) -> _Result:
         async with self._running:
             # Later clients get a later result.
             del self._next[work]

@@ -27,7 +27,7 @@ from tpuserve_server.protocols.request_meter import RequestMeter, RequestSeries
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.wire.layouts import Layout, Layouts
 
-LongWay: TypeAlias = Callable[[bytes, CallContext], Coroutine[Any, Any, bytes]]
+_LongWay: TypeAlias = Callable[[bytes, CallContext], Coroutine[Any, Any, bytes]]
 # The layout of a request, and the part of its body that the layout reads: the bytes or the text of tensors.
 Known: TypeAlias = tuple[Layout, bytes]
 # Returns the response with the request's id, or None for outputs of other names, dtypes or shapes.
@@ -157,7 +157,7 @@ class RequestLane(_Lane):
     def __init__(
         self,
         protocol: LaneProtocol,
-        long_way: LongWay,
+        long_way: _LongWay,
         service: InferenceService,
         meter: RequestMeter,
         clock: Clock,

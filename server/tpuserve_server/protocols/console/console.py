@@ -38,13 +38,13 @@ _EVERYWHERE: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 # Data: neither a page nor anything that a browser keeps.
-DATA_HEADERS: Final[Mapping[str, str]] = {
+_DATA_HEADERS: Final[Mapping[str, str]] = {
     **_EVERYWHERE,
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 # The page and its files. No script or style may be inline, and none may come from elsewhere.
-PAGE_HEADERS: Final[Mapping[str, str]] = {
+_PAGE_HEADERS: Final[Mapping[str, str]] = {
     **_EVERYWHERE,
     "cache-control": "no-cache",
     "cross-origin-opener-policy": "same-origin",
@@ -52,7 +52,7 @@ PAGE_HEADERS: Final[Mapping[str, str]] = {
     "form-action 'none'; frame-ancestors 'none'",
 }
 # Reports are written by the author of a version. Their scripts run in a separate origin, without network.
-REPORT_HEADERS: Final[Mapping[str, str]] = {
+_REPORT_HEADERS: Final[Mapping[str, str]] = {
     **_EVERYWHERE,
     "cache-control": "no-cache",
     "cross-origin-opener-policy": "same-origin",
@@ -200,7 +200,7 @@ class Entrance:
             unknown = PathNotFound()
             raise HTTPException(status_of(unknown), unknown.message)
         # A relative address is right behind a proxy that serves this one under a prefix.
-        await RedirectResponse("console", headers={**PAGE_HEADERS, "vary": "accept"})(scope, receive, send)
+        await RedirectResponse("console", headers={**_PAGE_HEADERS, "vary": "accept"})(scope, receive, send)
 
 
 _SLOW: Final = 20
@@ -258,7 +258,7 @@ class Console:
         try:
             # Pages of other sites cannot read the events, but would take the places of those that can.
             check_browser(request.scope)
-            return EventStream(self._feed.subscribe(), DATA_HEADERS)
+            return EventStream(self._feed.subscribe(), _DATA_HEADERS)
         except ServingError as error:
             raise _answer(error) from None
 
@@ -268,14 +268,14 @@ class Console:
 
     async def page_above(self) -> Response:
         """Lead to the page: the addresses in it are relative to its own."""
-        return RedirectResponse("../console", headers=PAGE_HEADERS)
+        return RedirectResponse("../console", headers=_PAGE_HEADERS)
 
     async def static(self, name: str, request: Request) -> Response:
         """Answer with a file of the page."""
         file = self._files.find(name)
         if file is None:
             raise _answer(PathNotFound())
-        headers = {**PAGE_HEADERS, "etag": file.etag}
+        headers = {**_PAGE_HEADERS, "etag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.content, headers={**headers, "content-type": file.content_type})
@@ -291,7 +291,7 @@ class Console:
         report = None if path is None else open_report(path, name)
         if report is None:
             raise _answer(NotFound(f"Version {version} of model {_shown(model)} has no report {_shown(name)}"))
-        return ReportStream(report, REPORT_HEADERS)
+        return ReportStream(report, _REPORT_HEADERS)
 
     def _details(self, model: str, version: str) -> VersionDetails:
         number = _whole_number(version)
@@ -320,7 +320,7 @@ def _json(document: Mapping[str, Any]) -> Response:
 
 
 def _with_json(body: bytes) -> Response:
-    return Response(body, headers={**DATA_HEADERS, "content-type": "application/json"})
+    return Response(body, headers={**_DATA_HEADERS, "content-type": "application/json"})
 
 
 def _answer(error: ServingError) -> HTTPException:

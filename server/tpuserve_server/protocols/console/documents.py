@@ -33,7 +33,7 @@ def describe_status(sources: ConsoleSources, *, may_control: bool) -> dict[str, 
     return {
         "server": _describe_server(sources, may_control=may_control),
         "may_control": may_control,
-        "models": describe_models(sources.service, sources.figures.origins()),
+        "models": _describe_models(sources.service, sources.figures.origins()),
         "devices": [
             {"name": device.name, "busy_s": device.busy_s(), "memory_bytes": dict(device.memory_bytes())}
             for device in sources.figures.devices()
@@ -100,7 +100,7 @@ def _describe_access(files: CredentialFiles) -> dict[str, Any]:
     }
 
 
-def describe_models(service: InferenceService, origins: Mapping[ServableId, VersionOrigin]) -> list[dict[str, Any]]:
+def _describe_models(service: InferenceService, origins: Mapping[ServableId, VersionOrigin]) -> list[dict[str, Any]]:
     """Return every configured model with all of its versions, newest first."""
     return [_describe_model(service, name, origins) for name in service.models()]
 

@@ -163,7 +163,7 @@ class Administration:
 Setting: TypeAlias = bool | int | str | list[str]
 
 # Triton's defaults. The server records no traces in Triton's form.
-TRACE_SETTINGS: Final[Mapping[str, list[str] | str]] = {
+_TRACE_SETTINGS: Final[Mapping[str, list[str] | str]] = {
     "trace_level": ["OFF"],
     "trace_rate": "1000",
     "trace_count": "-1",
@@ -185,7 +185,7 @@ def trace_settings(service: InferenceService, model: str) -> Mapping[str, list[s
         service.check_access(model)
     if model and model not in service.models():
         raise NotFound(f"Request for unknown model: '{model}' is not found")
-    return TRACE_SETTINGS
+    return _TRACE_SETTINGS
 
 
 def log_settings() -> Mapping[str, bool | int | str]:

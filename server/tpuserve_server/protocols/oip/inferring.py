@@ -99,7 +99,9 @@ class Inferring:
                 result = await model.predict(inputs, deadline, output_names, priority)
             wanted = {output.name: output for output in requested} if requested else _ALL
             outputs = _classified(model, result.outputs, wanted) if wanted else result.outputs
-        log_inference(self._logs, spec.name, inputs, result, size_bytes)
+        if self._logs is not None and (log := self._logs.choose(spec.name)):
+            # In gRPC's messages, which the log's thread encodes.
+            self._logs.add_predict(log, inputs, result, size_bytes=size_bytes + output_bytes(result))
         in_regions = await self._write_outputs(outputs, wanted) if uses_regions else ()
         return InferenceResult(
             request_id, result.servable, outputs, wanted, is_binary, in_regions, result.signature_name, result.cache
@@ -126,14 +128,6 @@ class Inferring:
         if sum(array.nbytes for array in outputs.values()) > LARGE_BODY_BYTES:
             return await asyncio.to_thread(self._regions.write_outputs, outputs, requested)
         return self._regions.write_outputs(outputs, requested)
-
-
-def log_inference(
-    logs: RequestLogs | None, model: str, inputs: Tensors, result: PredictResult, size_bytes: int
-) -> None:
-    """Log an answered request of `size_bytes` in gRPC's messages, if its model is logged. The log's thread encodes."""
-    if logs is not None and (log := logs.choose(model)):
-        logs.add_predict(log, inputs, result, size_bytes=size_bytes + output_bytes(result))
 
 
 def output_bytes(result: PredictResult) -> int:

@@ -46,7 +46,7 @@ def acquire_version(service: InferenceService, spec: ModelSpec) -> AcquiredVersi
         raise _why_not(service, spec) from None
 
 
-def find_metadata(service: InferenceService, spec: ModelSpec) -> ModelMetadata:
+def _find_metadata(service: InferenceService, spec: ModelSpec) -> ModelMetadata:
     """Return the metadata of the version that a spec resolves to. Raises the errors of `acquire_model`."""
     try:
         return service.metadata(spec)
@@ -54,7 +54,7 @@ def find_metadata(service: InferenceService, spec: ModelSpec) -> ModelMetadata:
         raise _why_not(service, spec) from None
 
 
-def choose_signature(model: str, names: Iterable[str], wanted: str = "") -> str:
+def _choose_signature(model: str, names: Iterable[str], wanted: str = "") -> str:
     """Return the signature that a request means. An empty `wanted` means the default.
 
     Raises:
@@ -86,7 +86,7 @@ def available_versions(service: InferenceService, name: str) -> tuple[int, ...]:
 
 def _acquire_only_signature(service: InferenceService, spec: ModelSpec) -> AcquiredModel:
     with service.acquire_version(spec) as version:
-        signature_name = choose_signature(spec.name, version.signatures, spec.signature_name)
+        signature_name = _choose_signature(spec.name, version.signatures, spec.signature_name)
         return service.acquire(ModelSpec(spec.name, version.servable_id.version, None, signature_name))
 
 
@@ -127,8 +127,8 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
     Raises:
         ServingError: as `acquire_model` for the same model and version.
     """
-    metadata = find_metadata(service, spec)
-    signature = metadata.signatures[choose_signature(spec.name, metadata.signatures)]
+    metadata = _find_metadata(service, spec)
+    signature = metadata.signatures[_choose_signature(spec.name, metadata.signatures)]
     versions = available_versions(service, spec.name) if spec.version is None else (spec.version,)
     platform = ENSEMBLE_PLATFORM if metadata.is_ensemble else PLATFORM
     return ModelDescription(metadata.servable.name, versions, platform, signature)
@@ -137,7 +137,7 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
 def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
     """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
     try:
-        servable_id = find_metadata(service, spec).servable
+        servable_id = _find_metadata(service, spec).servable
     except (NotFound, Unavailable, FailedPrecondition) as error:
         # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message
@@ -151,7 +151,7 @@ def describe_config(service: InferenceService, models: ConfiguredModels | None, 
     """Return the configuration of the version that a spec resolves to. Raises the errors of `acquire_model`."""
     configured = None if models is None else models.find(spec.name)
     with acquire_version(service, spec) as version:
-        name = choose_signature(spec.name, version.signatures)
+        name = _choose_signature(spec.name, version.signatures)
         return ModelFacts(
             spec.name,
             version.signatures[name],

@@ -119,7 +119,7 @@ class MetadataMethods:
     async def model_ready(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelReady. An unknown model is not ready: Triton's tests require it, although newer versions fail."""
         with self._meter.call("ModelReady", context) as measured:
-            request = parse_request(ModelReadyRequest, body)
+            request = _parse_request(ModelReadyRequest, body)
             # An unknown model is no error here, and must not become a label of the metrics.
             measured.model = request.name if request.name in self._service.models() else ""
             reason = why_model_not_ready(self._service, parse_model_spec(request.name, request.version))
@@ -133,12 +133,12 @@ class MetadataMethods:
     async def model_metadata(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelMetadata."""
         with self._meter.call("ModelMetadata", context) as measured:
-            request = parse_request(ModelMetadataRequest, body)
+            request = _parse_request(ModelMetadataRequest, body)
             measured.model = request.name
             return encode_model(describe_model(self._service, parse_model_spec(request.name, request.version)))
 
 
-def parse_request(kind: type[_Request], body: bytes) -> _Request:
+def _parse_request(kind: type[_Request], body: bytes) -> _Request:
     """Parse a request. Raises InvalidArgument if `body` is malformed."""
     try:
         return kind.FromString(body)
@@ -177,7 +177,7 @@ class AdministrationMethods:
     async def model_config(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelConfig."""
         with self._meter.call("ModelConfig", context) as measured:
-            request = parse_request(ModelConfigRequest, body)
+            request = _parse_request(ModelConfigRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
             administration = self._administration
@@ -186,7 +186,7 @@ class AdministrationMethods:
     async def model_statistics(self, body: bytes, context: CallContext) -> bytes:
         """Answer ModelStatistics."""
         with self._meter.call("ModelStatistics", context) as measured:
-            request = parse_request(ModelStatisticsRequest, body)
+            request = _parse_request(ModelStatisticsRequest, body)
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
             return encode_statistics(self._administration.statistics(spec))
@@ -194,14 +194,14 @@ class AdministrationMethods:
     async def repository_index(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryIndex."""
         with self._meter.call("RepositoryIndex", context):
-            request = parse_request(RepositoryIndexRequest, body)
+            request = _parse_request(RepositoryIndexRequest, body)
             _refuse_repository(request.repository_name)
             return encode_index(self._administration.repository.index(only_ready=request.ready))
 
     async def repository_model_load(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryModelLoad when the model serves, or at the client's deadline."""
         with self._meter.call("RepositoryModelLoad", context) as measured:
-            request = parse_request(RepositoryModelLoadRequest, body)
+            request = _parse_request(RepositoryModelLoadRequest, body)
             measured.model = request.model_name
             _refuse_repository(request.repository_name)
             parameters = _read_load_parameters(request.parameters)
@@ -211,7 +211,7 @@ class AdministrationMethods:
     async def repository_model_unload(self, body: bytes, context: CallContext) -> bytes:
         """Answer RepositoryModelUnload."""
         with self._meter.call("RepositoryModelUnload", context) as measured:
-            request = parse_request(RepositoryModelUnloadRequest, body)
+            request = _parse_request(RepositoryModelUnloadRequest, body)
             if request.model_name in self._administration.service.models():
                 # An unknown model is no error, and must not become a label of the metrics.
                 measured.model = request.model_name
@@ -226,7 +226,7 @@ class AdministrationMethods:
     async def trace_setting(self, body: bytes, context: CallContext) -> bytes:
         """Answer TraceSetting."""
         with self._meter.call("TraceSetting", context) as measured:
-            request = parse_request(TraceSettingRequest, body)
+            request = _parse_request(TraceSettingRequest, body)
             measured.model = request.model_name
             current = trace_settings(self._administration.service, request.model_name)
             check_unchanged(current, read_trace_settings(request))
@@ -236,26 +236,26 @@ class AdministrationMethods:
         """Answer LogSettings."""
         with self._meter.call("LogSettings", context):
             current = log_settings()
-            check_unchanged(current, read_log_settings(parse_request(LogSettingsRequest, body)))
+            check_unchanged(current, read_log_settings(_parse_request(LogSettingsRequest, body)))
             return encode_log_settings(current)
 
     async def region_status(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryStatus."""
         with self._meter.call("SystemSharedMemoryStatus", context):
-            name = parse_request(SystemSharedMemoryStatusRequest, body).name
+            name = _parse_request(SystemSharedMemoryStatusRequest, body).name
             return encode_regions(self._administration.regions.status(name or None))
 
     async def region_register(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryRegister."""
         with self._meter.call("SystemSharedMemoryRegister", context):
-            request = parse_request(SystemSharedMemoryRegisterRequest, body)
+            request = _parse_request(SystemSharedMemoryRegisterRequest, body)
             self._administration.regions.register(request.name, request.key, request.offset, request.byte_size)
             return SystemSharedMemoryRegisterResponse().SerializeToString()
 
     async def region_unregister(self, body: bytes, context: CallContext) -> bytes:
         """Answer SystemSharedMemoryUnregister. An empty name means all regions."""
         with self._meter.call("SystemSharedMemoryUnregister", context):
-            name = parse_request(SystemSharedMemoryUnregisterRequest, body).name
+            name = _parse_request(SystemSharedMemoryUnregisterRequest, body).name
             self._administration.regions.unregister(name or None)
             return SystemSharedMemoryUnregisterResponse().SerializeToString()
 
@@ -267,7 +267,7 @@ class AdministrationMethods:
     async def cuda_register(self, body: bytes, context: CallContext) -> bytes:
         """Refuse CudaSharedMemoryRegister."""
         with self._meter.call("CudaSharedMemoryRegister", context):
-            raise cuda_unsupported(parse_request(CudaSharedMemoryRegisterRequest, body).name)
+            raise cuda_unsupported(_parse_request(CudaSharedMemoryRegisterRequest, body).name)
 
     async def cuda_unregister(self, body: bytes, context: CallContext) -> bytes:
         """Answer CudaSharedMemoryUnregister, which clients call before they use system shared memory."""

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 
-METHODS: Final[dict[Action, InferenceMethod]] = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
+_METHODS: Final[dict[Action, InferenceMethod]] = {Action.CLASSIFY: CLASSIFY, Action.REGRESS: REGRESS}
 
 
 class RestExamples:
@@ -81,7 +81,7 @@ class RestExamples:
 
     async def infer(self, action: Action, target: ModelSpec, call: HttpCall) -> HttpResponse:
         """Read a body and answer it for the model that the path names."""
-        method, measured = METHODS[action], call.measured
+        method, measured = _METHODS[action], call.measured
         body = await call.read_body()
         if len(body) > LARGE_BODY_BYTES or is_large(body):
             request = await asyncio.to_thread(decode_json_examples, body, self._max_repeated_bytes, self._decoded)
@@ -159,14 +159,14 @@ class PredictLane:
 
 # With "*" as the origin, browsers send no credentials of their own: the page itself must know the key.
 _CREDENTIALS = f"{AUTHORIZATION}, {API_KEY}"
-CORS_HEADERS = (
+_CORS_HEADERS = (
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"POST, GET"),
     (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}, {_CREDENTIALS}".encode()),
 )
 
 
-def check_preflight(scope: "Scope") -> None:
+def _check_preflight(scope: "Scope") -> None:
     """Raise FailedPrecondition when an OPTIONS request names no web page as its origin."""
     origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
     if b"http://" not in origin and b"https://" not in origin:
@@ -208,7 +208,7 @@ class V1:
         self._inference = inference
         self._logs = logs
         self._lane = RestLane(PredictLane(), service, meter, budgets.response, logs)
-        self.headers: Headers = CORS_HEADERS if allow_cors else ()
+        self.headers: Headers = _CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(service, logs, max_repeated_bytes, budgets, check_method_names=check_method_names)
         self._decoded = budgets.decoded
         self._responses = budgets.response
@@ -222,7 +222,7 @@ class V1:
             measured.method = _PREDICT_METHOD
             return self._predict(route.spec, call)
         measured.method = route.action.value
-        if route.action in METHODS:
+        if route.action in _METHODS:
             return self._examples.infer(route.action, route.spec, call)
         return self._look_up(route, call.scope)
 
@@ -236,7 +236,7 @@ class V1:
 
     async def _look_up(self, route: Route, scope: "Scope") -> HttpResponse:
         if route.action is Action.PREFLIGHT:
-            check_preflight(scope)
+            _check_preflight(scope)
             return HttpResponse(200, b"")
         return HttpResponse(200, orjson.dumps(self._describe(route, scope)))
 
