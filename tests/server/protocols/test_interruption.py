@@ -67,8 +67,12 @@ async def test_failing_receive_is_a_client_that_left() -> None:
 
 
 async def test_the_first_reason_is_raised() -> None:
-    request = Request(gone)
+    left: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    left.set_result({"type": "http.disconnect"})
+    request = Request(lambda: left)
     await request.begun.wait()
+    # The loop finds the disconnect after this call, and before the task ends.
+    request.interruption.poll()
     request.interruption.shut_down()
     with pytest.raises(Unavailable, match="shutting down"):
         await request.task
