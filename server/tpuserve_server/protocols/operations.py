@@ -73,8 +73,8 @@ _Result = TypeVar("_Result")
 class SharedWork(Generic[_Result]):
     """Runs one function at a time on a worker thread. Its event loop's thread owns it.
 
-    However many clients wait, they occupy one worker thread. All that ask for the same function get one result: that of
-    the next run that starts after their request, so that it covers everything before it.
+    However many clients wait, they occupy one worker thread. Clients that ask for the same function get one result:
+    that of the next run that starts after their request. It covers everything before the request.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""Options of the protocols and of the console. Cheap to import, because the command line is generated from them."""
+"""Options of the protocols and of the console, and the form of Vertex AI's routes.
+
+Cheap to import, because the command line is generated from the options.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Errors on the wire: the tables of a ServingError on gRPC and on HTTP, the errors of HTTP alone, internal errors."""
+"""Errors on the wire: a ServingError's HTTP status and gRPC message, the errors of HTTP alone, internal errors."""
 
 import logging
 from typing import Final

@@ -71,7 +71,7 @@ _KIND = "ModelInferRequest"
 
 
 class InferenceMethods:
-    """From bytes to bytes. They raise ServingErrors."""
+    """ModelInfer and the single requests of a stream, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ _Answer: TypeAlias = asyncio.Task[bytes]
 
 
 class StreamMethods:
-    """The method, from messages to messages."""
+    """ModelStreamInfer, from messages to messages."""
 
     def __init__(self, inference: InferenceMethods, max_pending_bytes: int) -> None:
         """Answer each request with `inference`.

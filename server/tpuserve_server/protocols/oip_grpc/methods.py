@@ -98,7 +98,7 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 class MetadataMethods:
-    """The methods, from bytes to bytes. They raise ServingErrors."""
+    """Methods for health and metadata, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(self, service: InferenceService, meter: RequestMeter, server: ServerDescription) -> None:
         """Answer from `service`. `server` is the server's metadata."""
@@ -147,7 +147,7 @@ def _parse_request(kind: type[_Request], body: bytes) -> _Request:
 
 
 class AdministrationMethods:
-    """The methods, from bytes to bytes. They raise ServingErrors."""
+    """Methods for administration, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(self, administration: Administration, meter: RequestMeter) -> None:
         """Answer from `administration`."""

@@ -47,7 +47,7 @@ _REPOSITORY: Final = rb"/v2/repository(?:/(?P<repository>[^/]+))?"
 _SYSTEM: Final = rb"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
 _CUDA: Final = rb"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 # Pattern, method, action, and what it needs of its client. A new path adds a line here, an Action, a handler in v2.py
-# or administration.py, and an entry in the OpenAPI document of that module.
+# or administration.py, and an entry in openapi.py or openapi_administration.py.
 PATHS: Final = tuple(
     (re.compile(pattern), method, action, access)
     for pattern, method, action, access in (

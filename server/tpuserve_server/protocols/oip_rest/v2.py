@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 # Length of the JSON before the binary data of a body.
-_NAME: Final = "Inference-Header-Content-Length"
-JSON_LENGTH_HEADER: Final = _NAME.lower().encode()
+_JSON_LENGTH_NAME: Final = "Inference-Header-Content-Length"
+JSON_LENGTH_HEADER: Final = _JSON_LENGTH_NAME.lower().encode()
 
 
 def inferred(encoded: EncodedResponse, version: int, cache: CacheOutcome) -> HttpResponse:
@@ -322,7 +322,7 @@ def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
     for name, each in scope["headers"]:
         if name == JSON_LENGTH_HEADER:
             value = each
-    return None if value is None else _read(_NAME, value.strip(), body_bytes)
+    return None if value is None else _read_length(_JSON_LENGTH_NAME, value.strip(), body_bytes)
 
 
 def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:
@@ -333,11 +333,11 @@ def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:
     """
     for name, value in scope["headers"]:
         if name == b"content-type" and value.lower().startswith(_MEDIA_TYPE):
-            return _read("json-header-size", value[len(_MEDIA_TYPE) :].strip(), body_bytes)
+            return _read_length("json-header-size", value[len(_MEDIA_TYPE) :].strip(), body_bytes)
     return None
 
 
-def _read(name: str, value: bytes, body_bytes: int) -> int:
+def _read_length(name: str, value: bytes, body_bytes: int) -> int:
     if not _INTEGER.fullmatch(value):
         raise InvalidArgument(f"Unable to parse {name}, got: {_shown(value)}")
     if len(value) > _MOST_DIGITS or not _MIN_INT32 <= int(value) <= _MAX_INT32:

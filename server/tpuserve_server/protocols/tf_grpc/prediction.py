@@ -66,7 +66,7 @@ _KIND = "PredictRequest"
 
 
 class PredictionMethods:
-    """The service's methods, from bytes to bytes. They raise ServingErrors."""
+    """Methods of PredictionService, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class PredictionMethods:
 
 
 class ModelMethods:
-    """The service's methods, from bytes to bytes. They raise ServingErrors."""
+    """Methods of ModelService, from bytes to bytes. They raise ServingErrors."""
 
     def __init__(self, service: InferenceService, meter: RequestMeter, clock: Clock) -> None:
         """Answer from `service`."""

@@ -60,7 +60,7 @@ _METHODS: Final[dict[Action, InferenceMethod]] = {Action.CLASSIFY: CLASSIFY, Act
 
 
 class RestExamples:
-    """Both methods. They raise ServingErrors in upstream's order: errors of the body before those of the model."""
+    """Classify and Regress. Raises ServingErrors in upstream's order: errors of the body before those of the model."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class RestExamples:
         if self._logs is not None and (log := self._logs.choose(target.name)):
             # The log's thread encodes these, in the form of gRPC requests.
             encode_request = partial(encode_example_request, result.servable, result.signature_name, request.examples)
-            encode_result = partial(_encode, method, result, len(request.examples))
+            encode_result = partial(_encode_logged, method, result, len(request.examples))
             kind, size_bytes = LOG_KINDS[method.name], sum(map(len, request.examples)) + len(encoded)
             self._logs.add(
                 log, kind, result.servable, result.signature_name, encode_request, encode_result, size_bytes=size_bytes
@@ -108,7 +108,7 @@ class RestExamples:
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
 
 
-def _encode(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
+def _encode_logged(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
     return encode_response(method.encode(result.outputs, examples), result.servable, result.signature_name)
 
 
