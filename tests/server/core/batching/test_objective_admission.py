@@ -1,8 +1,11 @@
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.support.virtual_time import ROW_TO_ROW
+from tpuserve_server.core.batching.backlog import Backlog
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.objective import ObjectivePolicy
@@ -35,6 +38,8 @@ class Bench:
         self._device = DeviceQueue(devices)
         deadlines = DeadlineCheck(ServableId("m", 1), self._device, HostDelay())
         self.policy = ObjectivePolicy("f", options, self._costs, deadlines)
+        signatures = {"f": replace(ROW_TO_ROW, name="f")}
+        self.backlog = Backlog(signatures, {"f": options}, {"f": self.policy}, 100, self._costs, deadlines, [])
 
     def take(self, tasks: list[Task], now_s: float) -> None:
         cost = self._costs.cost("f", sum(task.rows for task in tasks))
@@ -123,6 +128,16 @@ async def test_a_request_that_cannot_meet_its_own_deadline_is_refused() -> None:
         bench.policy.check(bench.task(100.0, deadline=Deadline(105.0)), 0, 0.0, 0.0)
 
 
+async def test_low_priority_has_no_promise_and_is_never_refused() -> None:
+    bench = Bench()
+    tasks = [bench.task(100.0, rows=8, priority=Priority.LOW) for _ in range(5)]
+    for task in tasks:
+        bench.backlog.add(task, 1000.0)
+    assert [task.predicted_s for task in tasks] == [0.0] * 5
+    with pytest.raises(TooLate):
+        bench.backlog.add(bench.task(100.0))
+
+
 async def test_a_batch_of_low_priority_leaves_time_for_one_of_high() -> None:
     bench = Bench()
     tasks = [bench.task(100.0 - wait, priority=Priority.LOW) for wait in range(20, 0, -1)]
@@ -143,6 +158,7 @@ async def test_errors_of_predictions_are_told_when_a_batch_has_been_answered() -
     bench = Bench()
     admitted, unpromised = bench.task(100.0), bench.task(100.0, priority=Priority.LOW)
     assert bench.admits(admitted)
+    bench.backlog.add(unpromised)
     bench.take([admitted, unpromised], 100.0)
     assert bench.answer(110.5) == pytest.approx([5.0])
 
