@@ -107,8 +107,6 @@ def test_sizes_of_files_and_folders_add_up(tmp_path: Path) -> None:
     assert total_size(tmp_path / "saved_model.pb", tmp_path / "variables", tmp_path / "absent") == 7 + 2**43
 
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="glibc on Linux")
-
 # Threads free 100 MB twice. The second time needs no new pages, because the heap has kept those of the first.
 PROGRAM = """
 import os, resource, sys, threading
@@ -132,6 +130,7 @@ print(new > 10_000, kept_mb > 90, resident_mb() > 90)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="glibc on Linux")
 @pytest.mark.parametrize(
     ("mode", "variables", "expected"),
     [

@@ -174,9 +174,7 @@ def test_where_the_system_refuses_niceness_the_work_is_done_all_the_same(monkeyp
     assert run_in_background(lambda: "done", "load") == "done"
 
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel keeps names of threads on Linux")
-
-
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel keeps names of threads on Linux")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
