@@ -82,9 +82,6 @@ class DeviceShare:
             if turn.closed or (not turn.has_slot and self._take_free(turn)):
                 return False
             model = turn.model
-            if not model.slots and not model.waiting:
-                # It was idle.
-                model.virtual_s = max(model.virtual_s, self._virtual_s)
             if not model.waiting:
                 self._waiting.append(model)
             model.waiting.append(turn)
@@ -102,12 +99,12 @@ class DeviceShare:
         self._hand_on()
 
     def _take_free(self, turn: "Turn") -> bool:
-        if self._used >= self._slots:
-            return False
         model = turn.model
         if not model.slots and not model.waiting:
             # It was idle.
             model.virtual_s = max(model.virtual_s, self._virtual_s)
+        if self._used >= self._slots:
+            return False
         self._begin(turn)
         return True
 
