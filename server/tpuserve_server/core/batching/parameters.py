@@ -45,6 +45,9 @@ class PaddingPolicy(enum.StrEnum):
     """The size that costs least for each row that runs."""
 
 
+DEFAULT_PERCENTILE = 99.0
+
+
 @dataclass(frozen=True, slots=True)
 class LatencyObjective:
     """An objective to answer `percentile` % of the requests within `latency_s` seconds of their arrival.
@@ -54,7 +57,7 @@ class LatencyObjective:
     """
 
     latency_s: float
-    percentile: float = 99.0
+    percentile: float = DEFAULT_PERCENTILE
 
     def __post_init__(self) -> None:
         if not 0 < self.latency_s < math.inf:
@@ -182,7 +185,6 @@ DEFAULT_MAX_BATCH_SIZE = 1000
 # TensorFlow Serving's default is 10. A burst of small requests fills such a queue before a thread is free. Here the
 # deadlines of requests limit the wait.
 DEFAULT_MAX_ENQUEUED_BATCHES = 512
-DEFAULT_PERCENTILE = 99.0
 
 _MODE_REQUIREMENTS = {
     BatchingMode.GREEDY: "does not wait: omit batch_timeout_micros and latency_objective_ms",
