@@ -1,6 +1,7 @@
 """The policies by which batches leave the queue: greedily or after a timeout, and which of their rows then run.
 
 A new policy is a subclass of `BatchPolicy`, its line in `POLICIES`, and its mode and settings in parameters.py.
+Configuration files need both in batching_parameters.proto, and flags need a line in startup/flag_help.py.
 """
 
 import bisect
