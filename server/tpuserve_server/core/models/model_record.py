@@ -11,37 +11,6 @@ from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.terms.errors import ServingError, counted
 from tpuserve_server.core.terms.types import LoadProgress, Pending, ServableId, State, VersionStatus
 
-# A model may have dozens of signatures, and a signature dozens of lengths.
-_MOST_LINES = 8
-_MOST_SIZES = 8
-
-
-def describe_costs(costs: CostModel) -> Sequence[str]:
-    """Return a line for each signature that has run, with the current costs of its sizes and the fitted line."""
-    curves = costs.snapshot()
-    lines = [_describe(curve) for curve in curves[:_MOST_LINES]]
-    if len(curves) > _MOST_LINES:
-        lines.append(
-            f"{len(curves) - _MOST_LINES} more signatures or lengths: see the metric tpuserve_batch_cost_seconds"
-        )
-    return lines
-
-
-def _describe(curve: CurveSnapshot) -> str:
-    lengths = f" at length {' x '.join(map(str, curve.lengths))}" if curve.lengths else ""
-    sizes = ", ".join(
-        f"{counted(cost.rows, 'row')} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
-    )
-    line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} per row"
-    return f"{curve.signature_name}{lengths}: {sizes}{line}"
-
-
-def _ms(seconds: float) -> str:
-    """Format milliseconds with three significant digits and no exponent."""
-    ms = float(f"{seconds * 1000:.3g}")
-    return f"{ms:.6f}".rstrip("0").rstrip(".") + " ms"
-
-
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
 
@@ -372,3 +341,34 @@ def _describe_missing(models: Mapping[str, ModelRecord], names: Iterable[str]) -
     reasons = {name: models[name].arriving.describe() for name in names}
     described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
     return f"no version available for: {', '.join(described)}"
+
+
+# A model may have dozens of signatures, and a signature dozens of lengths.
+_MOST_LINES = 8
+_MOST_SIZES = 8
+
+
+def describe_costs(costs: CostModel) -> Sequence[str]:
+    """Return a line for each signature that has run, with the current costs of its sizes and the fitted line."""
+    curves = costs.snapshot()
+    lines = [_describe(curve) for curve in curves[:_MOST_LINES]]
+    if len(curves) > _MOST_LINES:
+        lines.append(
+            f"{len(curves) - _MOST_LINES} more signatures or lengths: see the metric tpuserve_batch_cost_seconds"
+        )
+    return lines
+
+
+def _describe(curve: CurveSnapshot) -> str:
+    lengths = f" at length {' x '.join(map(str, curve.lengths))}" if curve.lengths else ""
+    sizes = ", ".join(
+        f"{counted(cost.rows, 'row')} in {_ms(cost.mean_s)} ± {_ms(cost.spread_s)}" for cost in curve.shown(_MOST_SIZES)
+    )
+    line = "" if curve.line is None else f"; about {_ms(curve.line.t0_s)} + {_ms(curve.line.per_row_s)} per row"
+    return f"{curve.signature_name}{lengths}: {sizes}{line}"
+
+
+def _ms(seconds: float) -> str:
+    """Format milliseconds with three significant digits and no exponent."""
+    ms = float(f"{seconds * 1000:.3g}")
+    return f"{ms:.6f}".rstrip("0").rstrip(".") + " ms"
