@@ -18,8 +18,6 @@ _LEAST_BOUND_S = 1e-3
 # Weights and factor of TCP's retransmission timer (RFC 6298, 2.3): smoothed mean plus four mean deviations.
 _MEAN_WEIGHT = 1 / 8
 _DEVIATION_WEIGHT = 1 / 4
-
-
 _DEVIATIONS = 4.0
 # Smallest retry hint, in seconds.
 _LEAST_RETRY_S = 0.001

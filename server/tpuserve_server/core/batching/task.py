@@ -96,7 +96,7 @@ class Task:
     batch: object | None = field(default=None)
     # Predicted time of its response if its signature has an objective, else 0.
     predicted_s: float = field(default=0.0)
-    # Time by which the queue orders tasks (Lane.order_s).
+    # Time by which the queue orders tasks (BatchPolicy.order_s).
     order_s: float = field(default=0.0)
     # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
     split_request: SplitRequest | None = field(default=None)

@@ -118,8 +118,7 @@ class ConfiguredModels:
         """Replace the current configuration by the operator's. Reads base paths, but waits for no load.
 
         Raises:
-            InvalidArgument: the configuration breaks a rule of `configuration_rules.py`. The
-                old one stays in force.
+            InvalidArgument: the configuration breaks a rule of `configuration_rules.py`. The old one stays in force.
             FailedPrecondition: a label refers to a version that is neither available nor about to be, or all models
                 would be removed. The old one stays.
         """
