@@ -30,6 +30,8 @@ _PREDICTION: Final = "tensorflow.serving.PredictionService"
 _MODEL: Final = "tensorflow.serving.ModelService"
 _OIP: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = "grpc.health.v1.Health"
+REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
+REFLECTION_V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
 _PROFILER: Final = "tensorflow.ProfilerService"
 
 METHODS: Final = (
@@ -64,8 +66,8 @@ METHODS: Final = (
     GrpcMethod(_HEALTH, "Check", is_in_ray=True),
     # Not in Ray, which waits for streams before it stops a replica.
     GrpcMethod(_HEALTH, "Watch", is_stream=True),
-    GrpcMethod("grpc.reflection.v1.ServerReflection", "ServerReflectionInfo", is_stream=True),
-    GrpcMethod("grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo", is_stream=True),
+    GrpcMethod(REFLECTION_V1, "ServerReflectionInfo", is_stream=True),
+    GrpcMethod(REFLECTION_V1ALPHA, "ServerReflectionInfo", is_stream=True),
     GrpcMethod(_PROFILER, "Profile"),
     GrpcMethod(_PROFILER, "Terminate"),
     GrpcMethod(_PROFILER, "Monitor"),

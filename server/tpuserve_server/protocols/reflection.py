@@ -26,9 +26,6 @@ from tpuserve_server.protocols.rpc import CallContext
 
 _Found = TypeVar("_Found")
 
-V1ALPHA_SERVICE = "grpc.reflection.v1alpha.ServerReflection"
-V1_SERVICE = "grpc.reflection.v1.ServerReflection"
-
 
 class ReflectionMethods:
     """ServerReflectionInfo over the official messages and all other messages that this process has loaded."""

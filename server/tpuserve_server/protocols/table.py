@@ -22,10 +22,10 @@ from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Resourc
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
-from tpuserve_server.protocols.grpc_methods import LARGE_PATHS
+from tpuserve_server.protocols.grpc_methods import LARGE_PATHS, REFLECTION_V1, REFLECTION_V1ALPHA
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_grpc.methods import OIP_SERVICE, oip_methods
-from tpuserve_server.protocols.reflection import V1_SERVICE, V1ALPHA_SERVICE, ReflectionMethods
+from tpuserve_server.protocols.reflection import ReflectionMethods
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod
 from tpuserve_server.protocols.tf_grpc.examples import ExampleMethods
@@ -34,7 +34,7 @@ from tpuserve_server.protocols.tf_grpc.profiler import ProfilerMethods
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 _PREDICTION, _MODEL, _HEALTH = PREDICTION_SERVICE, MODEL_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"]
-_SERVICES = (_PREDICTION.full_name, _MODEL.full_name, OIP_SERVICE, _HEALTH.full_name, V1_SERVICE, V1ALPHA_SERVICE)
+_SERVICES = (_PREDICTION.full_name, _MODEL.full_name, OIP_SERVICE, _HEALTH.full_name, REFLECTION_V1, REFLECTION_V1ALPHA)
 
 
 def rpc_table(
@@ -104,8 +104,8 @@ def _general_methods(service: InferenceService, tracer: Tracer | None) -> RpcTab
     table: dict[str, UnaryMethod | StreamMethod] = {
         f"/{_HEALTH.full_name}/Check": UnaryMethod(health.check, OPEN),
         f"/{_HEALTH.full_name}/Watch": StreamMethod(health.watch, OPEN),
-        f"/{V1_SERVICE}/ServerReflectionInfo": reflection,
-        f"/{V1ALPHA_SERVICE}/ServerReflectionInfo": reflection,
+        f"/{REFLECTION_V1}/ServerReflectionInfo": reflection,
+        f"/{REFLECTION_V1ALPHA}/ServerReflectionInfo": reflection,
     }
     if tracer is not None:
         methods, path = ProfilerMethods(tracer), f"/{PROFILER_SERVICE.full_name}"
