@@ -164,7 +164,7 @@ test: setup lint layers ## Check format, lint, types and layers, and run most te
 	$(MAKE) --no-print-directory --jobs=2 types unit
 
 # Runs all tests in one pytest, so that each process collects them once.
-test-ci: setup lint layers ## Run `make test` and the tests of tests/rest.txt, as .ci/run does: under 15 minutes on 2 cores
+test-ci: setup lint layers ## Run `make test` and the tests of tests/rest.txt, as .ci/run does: about 20 minutes on 2 cores
 	$(MAKE) --no-print-directory --jobs=2 types unit TESTS="not nightly and not deployment"
 
 # TESTS="not nightly and not deployment" adds the slow tests. pytest's exit status 5 means that it selected no test.
