@@ -191,7 +191,7 @@ class Hopeless:
 
 
 class Outage:
-    """Watcher of one load for a server that answers no request any more, which no later request can excuse."""
+    """Watcher of one load for a server whose requests all fail for a while."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
