@@ -28,6 +28,11 @@ from tpuserve_exporter.terms.signature import Runnable, Sampled, Signature, Tens
 from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 
+# The row-independence check needs neighbours, even if the largest batch has only one row.
+LEAST_ROWS = 4
+# Differences that bfloat16 products usually make.
+_TOLERANCE = COARSE["bfloat16"]
+
 
 class RecordedAnswers:
     """A model that repeats recorded answers. For other inputs it raises KeyError, which is an error in the exporter."""
@@ -69,29 +74,6 @@ def _digest(inputs: Tensors) -> bytes:
         digest.update(f"{name}:{array.dtype}{array.shape}".encode())
         digest.update(repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
     return digest.digest()
-
-
-@contextlib.contextmanager
-def _open_host(version: Path, device: ManifestDevice) -> Iterator[SessionModel | None]:
-    if all(entry.host is None for entry in device.signatures.values()):
-        yield None
-        return
-    with open_session(version / HOST_FOLDER) as host:
-        yield host
-
-
-_TOLERANCE = COARSE["bfloat16"]
-
-
-def _warnings(name: str, result: ParityResult) -> list[str]:
-    emulated = "with bfloat16 products, as on a TPU (emulated)"
-    beyond = [f"{name}, {emulated}: {one.difference.beyond}" for one in result.failed[:1]]
-    others = result.other_classes()
-    return beyond + ([f"{name}, {emulated}: the first class differs ({', '.join(others)} rows)"] if others else [])
-
-
-# The row-independence check needs neighbours, even if the largest batch has only one row.
-LEAST_ROWS = 4
 
 
 @dataclass(slots=True)
@@ -299,3 +281,19 @@ def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions,
             f"--pad-value {min(unknown)} names no input with a free dimension. These inputs have one: "
             f"{', '.join(sorted(names))}"
         )
+
+
+@contextlib.contextmanager
+def _open_host(version: Path, device: ManifestDevice) -> Iterator[SessionModel | None]:
+    if all(entry.host is None for entry in device.signatures.values()):
+        yield None
+        return
+    with open_session(version / HOST_FOLDER) as host:
+        yield host
+
+
+def _warnings(name: str, result: ParityResult) -> list[str]:
+    emulated = "with bfloat16 products, as on a TPU (emulated)"
+    beyond = [f"{name}, {emulated}: {one.difference.beyond}" for one in result.failed[:1]]
+    others = result.other_classes()
+    return beyond + ([f"{name}, {emulated}: the first class differs ({', '.join(others)} rows)"] if others else [])

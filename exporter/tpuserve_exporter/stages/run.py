@@ -42,6 +42,51 @@ from tpuserve_exporter.version.signing import read_key
 from tpuserve_exporter.version.tflite import check_litert
 
 
+def run_export(
+    options: ExportOptions,
+    progress: Progress,
+    attach_report: Callable[[Exported, Path], None],
+    live: object | None = None,
+) -> Exported:
+    """Export a version, and publish it unless this is a dry run. Blocks. The caller has started TensorFlow.
+
+    `attach_report` writes the report of a checked version into its directory, before publication. A `live` model
+    replaces the source in the options. Raises ExportError, and then publishes nothing and leaves no files.
+    """
+    job = prepare(options, progress)
+    # No variable here refers to the source's own model, so that Python frees it when the frozen model exists.
+    frozen = freeze_model(job, open_model(job, live))
+    with staging_folder(job, frozen) as folder:
+        written = screen_version(job, write_version(job, frozen, folder))
+        compiled = compile_programs(job, written)
+        recorded = record_answers(job, compiled)
+        with job.checks.open(folder) as session:
+            checked = check_version(job, recorded, session)
+            warmed = warm_version(job, checked, session)
+            requests = choose_requests(job, checked)
+        described = describe_version(job, warmed)
+        served = serve_version(job, described, requests)
+        exported = Exported(
+            name=job.destination.model_name,
+            version=None,
+            path=None,
+            manifest=described.manifest,
+            signatures=checked.signatures,
+            restore=written.source.restore,
+            warmup_records=warmed.records,
+            warnings=job.warnings.messages,
+            serve_check=served.answers,
+            variables=described.variables,
+            preflight=compiled.preflight,
+            samples=checked.samples,
+            preprocessing=written.preprocessing,
+            examples=len(options.examples),
+        )
+        attach_report(exported, folder)
+        published = publish_version(job, served)
+    return replace(exported, version=published.version, path=published.path, published=published.new)
+
+
 def open_model(job: Job, live: object | None) -> OpenedSource:
     """Open the source, or a `live` model instead.
 
@@ -151,49 +196,3 @@ def screen_version(job: Job, written: Written) -> Written:
     described = "; ".join(map(str, findings))
     job.warnings.add(f"servers load this version only with --allowed_ops={','.join(names)}: {described}")
     return replace(written, allowed_ops=names)
-
-
-def run_export(
-    options: ExportOptions,
-    progress: Progress,
-    attach_report: Callable[[Exported, Path], None],
-    live: object | None = None,
-) -> Exported:
-    """Export a version, and publish it unless this is a dry run. Blocks. The caller has started TensorFlow.
-
-    `attach_report` writes the report of a checked version into its directory, before publication. A `live` model
-    replaces the source in the options. Raises ExportError, and then publishes nothing and leaves no files.
-    `tensorflow_start` starts TensorFlow.
-    """
-    job = prepare(options, progress)
-    # No variable here refers to the source's own model, so that Python frees it when the frozen model exists.
-    frozen = freeze_model(job, open_model(job, live))
-    with staging_folder(job, frozen) as folder:
-        written = screen_version(job, write_version(job, frozen, folder))
-        compiled = compile_programs(job, written)
-        recorded = record_answers(job, compiled)
-        with job.checks.open(folder) as session:
-            checked = check_version(job, recorded, session)
-            warmed = warm_version(job, checked, session)
-            requests = choose_requests(job, checked)
-        described = describe_version(job, warmed)
-        served = serve_version(job, described, requests)
-        exported = Exported(
-            name=job.destination.model_name,
-            version=None,
-            path=None,
-            manifest=described.manifest,
-            signatures=checked.signatures,
-            restore=written.source.restore,
-            warmup_records=warmed.records,
-            warnings=job.warnings.messages,
-            serve_check=served.answers,
-            variables=described.variables,
-            preflight=compiled.preflight,
-            samples=checked.samples,
-            preprocessing=written.preprocessing,
-            examples=len(options.examples),
-        )
-        attach_report(exported, folder)
-        published = publish_version(job, served)
-    return replace(exported, version=published.version, path=published.path, published=published.new)
