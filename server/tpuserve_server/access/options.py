@@ -8,8 +8,6 @@ from tpuserve_server.access.access import ROLE_NAMES, Identity, Role
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 
-_GUIDE = "[access](../how-to/operate/access.md)"
-
 
 def _parse_roles(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))

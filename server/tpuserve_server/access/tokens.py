@@ -140,11 +140,6 @@ def read_token(token: str) -> CompactToken:
     return CompactToken(_read_header(header), signed.encode("ascii"), claims, _decode(signature))
 
 
-def read_claims(token: CompactToken) -> dict[str, Any]:
-    """Return the claims of a token whose signature is verified. Raises ValueError if they are no JSON object."""
-    return _read_object(token.claims)
-
-
 @lru_cache(maxsize=_MOST_HEADERS)
 def _read_header(segment: str) -> TokenHeader:
     header = _read_object(segment)
@@ -230,7 +225,7 @@ class Tokens:
         try:
             compact = read_token(token)
             self._find_key(compact.header).verify(compact.header.algorithm, compact.signed, compact.signature)
-            return read_claims(compact)
+            return _read_object(compact.claims)
         except ValueError:
             raise Unauthenticated("The token is malformed") from None
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement
+from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
 from tpuserve_server.protocols.rpc import GuardedTable
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tpuserve_server.core.serving.service import OverloadGate
-    from tpuserve_server.core.terms.server_state import Traffic
 
 
 class HostError(Exception):
@@ -175,7 +174,7 @@ class Application(Protocol):
         ...
 
     @property
-    def traffic(self) -> "Traffic":
+    def traffic(self) -> Traffic:
         """Hosts count every request in it."""
         ...
 
