@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.handover import attach_program, is_shared
-from tpuserve_server.hosts.limits import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, UNSENT_BYTES, numbers
+from tpuserve_server.hosts.limits import KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, UNSENT_BYTES, known_arguments
 
 # Room for a burst of new connections while the event loop is busy; the kernel caps it at net.core.somaxconn.
 BACKLOG = 2048
@@ -148,7 +148,7 @@ def _set_inherited(bound: socket.socket, options: HostOptions) -> None:
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     # The kernel ends the connection of a client that takes no bytes, whatever the protocol above.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(options.write_timeout_s * 1000))
-    arguments = numbers(options.grpc_arguments)
+    arguments = known_arguments(options.grpc_arguments)
     idle_s = _seconds(arguments.get(KEEPALIVE_MS), _KEEPALIVE_S)
     interval_s = _seconds(arguments.get(KEEPALIVE_TIMEOUT_MS), _KEEPALIVE_TIMEOUT_S)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -28,7 +28,7 @@ from tpuserve_server.hosts.limits import (
     REQUEST_TIMEOUT_S,
     STREAMS,
     find_connection_limit,
-    numbers,
+    known_arguments,
 )
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 
@@ -117,7 +117,7 @@ class HttpServer:
         self._make_endpoint = make_endpoint
         self._sockets = sockets
         self._config = _config(options)
-        age_ms = numbers(options.grpc_arguments).get(AGE_MS)
+        age_ms = known_arguments(options.grpc_arguments).get(AGE_MS)
         self._age_s = None if age_ms is None else age_ms / 1000
         self._tls: TlsOptions | None = None
         self._generations: list[_Generation] = []
@@ -253,7 +253,7 @@ class HttpServer:
 
 
 def _config(options: HostOptions) -> h2corn.Config:
-    arguments = numbers(options.grpc_arguments)
+    arguments = known_arguments(options.grpc_arguments)
     idle_ms = arguments.get(IDLE_MS, IDLE_CONNECTION_S * 1000)
     return h2corn.Config(
         lifespan="off",

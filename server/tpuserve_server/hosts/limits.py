@@ -66,7 +66,7 @@ KEEPALIVE_TIMEOUT_MS: Final = "grpc.keepalive_timeout_ms"
 _KNOWN: Final = (STREAMS, AGE_MS, IDLE_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS)
 
 
-def numbers(arguments: GrpcArguments) -> dict[str, int]:
+def known_arguments(arguments: GrpcArguments) -> dict[str, int]:
     """Return the arguments that have an effect.
 
     Raises:
@@ -81,6 +81,6 @@ def numbers(arguments: GrpcArguments) -> dict[str, int]:
     return found
 
 
-def unknown(arguments: GrpcArguments) -> list[str]:
+def unknown_arguments(arguments: GrpcArguments) -> list[str]:
     """Return the names of the other arguments, in their order."""
     return [name for name, _ in arguments if name not in _KNOWN]

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tpuserve_server.hosts import supervisor
 from tpuserve_server.hosts.application import HostError
-from tpuserve_server.hosts.limits import unknown
+from tpuserve_server.hosts.limits import unknown_arguments
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.observe.logs.log_format import COMMAND
 from tpuserve_server.startup.config_files import (
@@ -168,7 +168,7 @@ def _check_files(settings: Settings) -> None:
 
 def _run(settings: Settings) -> int:
     options = host_options(settings.listening, settings.host)
-    for name in unknown(options.grpc_arguments):
+    for name in unknown_arguments(options.grpc_arguments):
         command_log.warning("--grpc_channel_arguments: %s has no effect", name)
     if described := describe_profile(settings.server.profile):
         logger.info("Profile %s: %s", settings.server.profile, described)

@@ -91,7 +91,7 @@ def _explain(reason: str, message: Message, path: Path) -> str:
 
 
 # File of a version's own parameters, as upstream names it (servables/tensorflow/bundle_factory_util.cc).
-MODEL_FILE = "batching_params.pbtxt"
+_PARAMETERS_FILE = "batching_params.pbtxt"
 
 
 def read_batching_parameters(path: Path, flags: BatchingParameters = UNSET_PARAMETERS) -> BatchingParameters:
@@ -100,7 +100,7 @@ def read_batching_parameters(path: Path, flags: BatchingParameters = UNSET_PARAM
     Raises:
         ConfigError: the file cannot be read, is not a BatchingParameters, or has parameters that conflict.
     """
-    return flags.over(_parse(read_text(path), path))
+    return flags.over(_parse_batching_parameters(read_text(path), path))
 
 
 def read_model_batching_parameters(version_path: Path) -> BatchingParameters | None:
@@ -110,16 +110,16 @@ def read_model_batching_parameters(version_path: Path) -> BatchingParameters | N
         InvalidArgument: `read_batching_parameters` would refuse the file. Clients may see the message, so it names no
             directory.
     """
-    path, shown = version_path / MODEL_FILE, Path(MODEL_FILE)
+    path, shown = version_path / _PARAMETERS_FILE, Path(_PARAMETERS_FILE)
     if not path.exists():
         return None
     try:
-        return _parse(read_text(path, shown), shown)
+        return _parse_batching_parameters(read_text(path, shown), shown)
     except ConfigError as error:
         raise InvalidArgument(str(error)) from None
 
 
-def _parse(text: str, path: Path) -> BatchingParameters:
+def _parse_batching_parameters(text: str, path: Path) -> BatchingParameters:
     # It imports numpy, which the supervisor otherwise does not need.
     from tpuserve_server.wire.model_server_config import batching_parameters
 
@@ -131,7 +131,7 @@ def _parse(text: str, path: Path) -> BatchingParameters:
 
 
 # util/prometheus_exporter.cc
-DEFAULT_PATH = "/monitoring/prometheus/metrics"
+_DEFAULT_METRICS_PATH = "/monitoring/prometheus/metrics"
 # Pages of the REST application (protocols/rest.py).
 _TAKEN = frozenset(("/healthz", "/readyz", "/openapi.json"))
 # Prefixes of the protocols.
@@ -149,12 +149,14 @@ def read_metrics_path(path: Path) -> str | None:
     if not config.enable:
         return None
     if config.path and not _PATH.fullmatch(config.path):
-        raise ConfigError(f"MonitoringConfig '{path}': expected a path such as {DEFAULT_PATH}, got '{config.path}'")
+        raise ConfigError(
+            f"MonitoringConfig '{path}': expected a path such as {_DEFAULT_METRICS_PATH}, got '{config.path}'"
+        )
     if config.path.lower().startswith(_PROTOCOLS):
         raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/ and /v2, got '{config.path}'")
     if config.path.lower() in _TAKEN:
         raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' is reserved for another page")
-    return config.path or DEFAULT_PATH
+    return config.path or _DEFAULT_METRICS_PATH
 
 
 def check_credentials(path: Path) -> None:

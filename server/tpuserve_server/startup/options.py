@@ -147,7 +147,7 @@ def vertex_paths(settings: Settings) -> VertexPaths | None:
     if not listening.has_vertex_routes:
         return None
     metrics_path = rest_options(settings).metrics_path
-    model = _model(settings, listening.predict_route[0])
+    model = _vertex_model(settings, listening.predict_route[0])
     try:
         return VertexPaths.of(
             model, listening.health_route, listening.predict_route, [metrics_path] if metrics_path else []
@@ -156,8 +156,8 @@ def vertex_paths(settings: Settings) -> VertexPaths | None:
         raise ConfigError(error.message) from None
 
 
-def _model(settings: Settings, setting: str) -> str:
-    name, names = settings.models.model_name, _names(settings)
+def _vertex_model(settings: Settings, setting: str) -> str:
+    name, names = settings.models.model_name, _model_names(settings)
     if name in names or settings.listening.vertex_predict_route is None:
         return name
     if len(names) == 1:
@@ -167,7 +167,7 @@ def _model(settings: Settings, setting: str) -> str:
     )
 
 
-def _names(settings: Settings) -> Sequence[str]:
+def _model_names(settings: Settings) -> Sequence[str]:
     file = settings.models.model_config_file
     if file is None:
         return [settings.models.model_name]

@@ -8,7 +8,7 @@ from tests.server.hosts.grpc_calls import unary
 from tests.server.hosts.host_process import PATIENCE_S, HostProcess, running
 from tpuserve_server.hosts.addresses import bound
 from tpuserve_server.hosts.application import HostError, HostOptions
-from tpuserve_server.hosts.limits import find_connection_limit, numbers, raise_file_limit, unknown
+from tpuserve_server.hosts.limits import find_connection_limit, known_arguments, raise_file_limit, unknown_arguments
 
 NO_LIMIT = resource.RLIM_INFINITY
 
@@ -41,14 +41,14 @@ def test_process_may_open_a_file_for_each_connection(
 
 def test_arguments_without_effect_are_named() -> None:
     arguments = (("grpc.max_concurrent_streams", 1), ("grpc.no_such", 2), ("my.own", "x"))
-    assert unknown(arguments) == ["grpc.no_such", "my.own"]
-    assert numbers(arguments) == {"grpc.max_concurrent_streams": 1}
+    assert unknown_arguments(arguments) == ["grpc.no_such", "my.own"]
+    assert known_arguments(arguments) == {"grpc.max_concurrent_streams": 1}
 
 
 @pytest.mark.parametrize("value", ["soon", 0, -1])
 def test_what_is_no_positive_number_is_refused(value: int | str) -> None:
     with pytest.raises(HostError, match=r"grpc\.max_connection_age_ms expects a positive number, got"):
-        numbers((("grpc.max_connection_age_ms", value),))
+        known_arguments((("grpc.max_connection_age_ms", value),))
 
 
 @pytest.mark.parametrize(
