@@ -1,4 +1,4 @@
-"""--model_config_file and --model_config_file_poll_wait_seconds: reads the models, and polls for changes."""
+"""The models to start with, from flags or from --model_config_file, and the polls of that file for changes."""
 
 import logging
 import threading

@@ -1,4 +1,7 @@
-"""ReplicaModels: the models of a replica, from Ray's `user_config` and, by id, from the root of multiplexed models."""
+"""ReplicaModels and ReplicaRule: the models of a replica, and the rule that loads the model of each request.
+
+The models come from Ray's `user_config` and, by id, from the root of multiplexed models.
+"""
 
 import asyncio
 import posixpath

@@ -1,4 +1,4 @@
-"""Reports of a start, from the serving process to the process that waits for it: JSON lines in a named pipe."""
+"""Reports of a start: JSON lines in a named pipe for the process that waits for it, and a banner for people."""
 
 import contextlib
 import dataclasses
@@ -17,6 +17,8 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.errors import NotFound
 from tpuserve_server.core.terms.types import ModelSpec, State, VersionStatus
 from tpuserve_server.hosts.application import Listening
+
+logger = logging.getLogger(__name__)
 
 # Path of the named pipe. If it is unset, the server sends no reports.
 START_REPORT_VARIABLE = "TPUSERVE_START_REPORT"
@@ -108,8 +110,6 @@ def _failures(service: InferenceService, name: str) -> Iterator[str]:
         if not any(version.state is State.AVAILABLE for version in versions):
             yield from (f"{name} version {one.servable.version}: {one.error}" for one in versions if one.error)
 
-
-logger = logging.getLogger(__name__)
 
 # Upstream logs localhost for a REST port on every address. Browsers do not open 0.0.0.0 on every system.
 _EVERYWHERE = re.compile(r"^(0\.0\.0\.0|\[::\])(?=:)")

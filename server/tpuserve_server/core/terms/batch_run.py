@@ -1,4 +1,4 @@
-"""BatchRun: why a batch left the queue when it did, how large it was, and when it ran. All its tasks share it."""
+"""Records of a run: BatchRun of a batch, which all its tasks share, and TaskTimes of one request."""
 
 import enum
 import itertools
@@ -20,7 +20,9 @@ class Departure(enum.Enum):
 
 
 class BatchRun:
-    """One batch from the moment it leaves the queue. Its device thread writes the fields, others read them later.
+    """One batch from the moment it leaves the queue: why it left, how large it was, and when it ran.
+
+    Its device thread writes the fields, others read them later.
 
     Times are those of `Clock.monotonic_s`, and 0 until they are known.
     """

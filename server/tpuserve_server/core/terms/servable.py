@@ -1,4 +1,4 @@
-"""The interface between the core and the executors that run models: Executor, VersionFiles, Servable, InFlight."""
+"""The interface between the core and the executors: Executor, VersionFiles, Servable, InFlight, and DeviceMetrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

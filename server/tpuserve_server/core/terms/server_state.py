@@ -46,7 +46,10 @@ REFUSALS: Final[tuple[Refusal, ...]] = ("too_late", "rate")
 
 
 class Traffic:
-    """The thread of the host's event loop counts. Any thread may read."""
+    """Counts of the requests that reach the server, before their models are known.
+
+    The thread of the host's event loop counts. Any thread may read.
+    """
 
     __slots__ = ("refused", "requests")
 

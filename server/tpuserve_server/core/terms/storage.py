@@ -1,4 +1,7 @@
-"""Storage: where versions lie, and how they reach this machine's disk. Cloud storage has a separate package."""
+"""Storage: where versions lie, and how they reach this machine's disk. Cloud storage has a separate package.
+
+`without_secrets` hides the secrets of a URI in a message.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
