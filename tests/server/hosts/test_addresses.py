@@ -1,4 +1,4 @@
-"""Tests for the sockets of the server's addresses."""
+"""Tests for the sockets of the server's addresses, and for the file of the UNIX socket."""
 
 import contextlib
 import errno

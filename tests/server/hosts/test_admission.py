@@ -1,4 +1,4 @@
-"""Tests that the Envoy host's gRPC and replicas of Ray admit a call before they read or check its message."""
+"""Tests that the host's gRPC and replicas of Ray admit a call before they read or check its message."""
 
 import asyncio
 import struct

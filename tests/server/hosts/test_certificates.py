@@ -2,22 +2,11 @@
 
 import asyncio
 import dataclasses
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.server.hosts.test_tls import CA, MUTUAL, TLS, chain_of, key_of
-from tpuserve_server.hosts.application import HostError, TlsOptions
-from tpuserve_server.hosts.certificates import Certificates, check_replacement
-
-if TYPE_CHECKING:
-    from tpuserve_server.core.terms.server_state import CertificateStatus
-
-
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
+import pytest
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -25,14 +14,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from tests.server.hosts.test_tls import CLIENT
+from tests.server.hosts.test_tls import CA, CLIENT, MUTUAL, TLS, chain_of, key_of
 from tpuserve_server.access.credentials import CertificateNames
 from tpuserve_server.core.terms.server_state import CertificateStatus
+from tpuserve_server.hosts.application import HostError, TlsOptions
 from tpuserve_server.hosts.certificates import (
     WARNING_DAYS,
     CertificatePoll,
+    Certificates,
     CertificateWatch,
     certificate_status,
+    check_replacement,
     expiry_warnings,
     find_invalidity,
     names_of_scope,

@@ -1,4 +1,4 @@
-"""Tests that the endpoint counts requests, and refuses those over the rate before it reads them."""
+"""Tests for the endpoint: counts of requests, refusals before it reads them, and calls of REST."""
 
 import asyncio
 import json

@@ -6,9 +6,10 @@ import gc
 import logging
 import os
 import socket
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
-from tpuserve_server.core.terms.server_state import Replacement, Traffic
+from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.channel import LOST_REQUESTS, ORPHANED, VARIABLE, Channel, ProcessSetup
@@ -26,11 +27,6 @@ from tpuserve_server.protocols.rpc import admit_every_call
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
-
-    from tpuserve_server.core.terms.server_state import CertificateStatus
-
-import threading
-from dataclasses import dataclass
 
 OPTIONS = HostOptions(bind_address="127.0.0.1", grpc_port=None, rest_port=0, drain_timeout_s=0.2)
 LISTENING = Listening(rest="127.0.0.1:1")
@@ -72,7 +68,7 @@ class Recorded:
     def announce(self, listening: Listening) -> None:
         self.told.append(listening)
 
-    def show_certificates(self, status: "CertificateStatus") -> None:
+    def show_certificates(self, status: CertificateStatus) -> None:
         self.told.append(status)
 
     def reload(self) -> None:

@@ -1,4 +1,4 @@
-"""Tests for the signal handlers of a host, with real signals to this process."""
+"""Tests for the supervisor: real signals to this process, reports to a service manager, and pauses before starts."""
 
 import asyncio
 import logging

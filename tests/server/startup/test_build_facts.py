@@ -1,4 +1,4 @@
-"""Tests for the flags that the status shows."""
+"""Tests for the flags and the versions of packages that the status shows."""
 
 import json
 from importlib.metadata import version

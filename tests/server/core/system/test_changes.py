@@ -1,4 +1,4 @@
-"""Tests that changes on other threads wake the awaiting task, in any order of events."""
+"""Tests that a change on any thread wakes the task that awaits it, in any order, and reaches every listener."""
 
 import asyncio
 import logging

@@ -1,21 +1,18 @@
-"""Tests that many timers on one timer of the loop fire on time, except cancelled ones."""
+"""Tests that timers fire on time, except cancelled ones: those on one timer of a loop, and those on one thread."""
 
+import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tpuserve_server.core.system.timers import RareTimers, RareTimersByLoop
+from tests.support.fake_device import FakeClock
+from tpuserve_server.core.system.timers import RareTimers, RareTimersByLoop, VersionTimer
+from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
+from tpuserve_server.core.terms.types import ServableId
 
 if TYPE_CHECKING:
     import asyncio
-
-import queue
-
-from tests.support.fake_device import FakeClock
-from tpuserve_server.core.system.timers import VersionTimer
-from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
-from tpuserve_server.core.terms.types import ServableId
 
 
 class SteppedTimer:
