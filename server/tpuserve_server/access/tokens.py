@@ -19,6 +19,146 @@ from tpuserve_server.access.access import ROLES, Identity, ModelNames, Role
 from tpuserve_server.access.credentials import CredentialsError
 from tpuserve_server.core.terms.errors import Unauthenticated
 
+MAX_TOKEN_BYTES: Final = 8192
+# Verified tokens that the server remembers. One takes less than a kilobyte.
+MAX_REMEMBERED: Final = 4096
+# Difference between the clocks of the issuer and of this server.
+LEEWAY_S: Final = 30.0
+_MOST_SHOWN: Final = 64
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """The claims that a token must have, and those with its roles and models. See IdentityOptions."""
+
+    issuer: str
+    audience: str
+    role_claim: str
+    model_claim: str | None
+
+
+class Tokens:
+    """Verifies tokens with one set of keys. The event loop's thread owns it."""
+
+    def __init__(self, keys: "Mapping[str, TokenKey]", rules: TokenRules, now: Callable[[], float] = time.time) -> None:
+        """Accept tokens that one of `keys` has signed. `now` returns the seconds since 1970."""
+        self._keys = keys
+        self._rules = rules
+        self._now = now
+        # The end of a token and its identity, by the token's SHA-256, the oldest first.
+        self._verified: dict[bytes, tuple[float, Identity]] = {}
+
+    def find(self, digest: bytes) -> Identity | None:
+        """Return the identity of a token that was verified before and has not expired, by its SHA-256."""
+        found = self._verified.get(digest)
+        if found is None:
+            return None
+        if found[0] <= self._now():
+            del self._verified[digest]
+            return None
+        return found[1]
+
+    def forget(self) -> None:
+        """Forget the verified tokens."""
+        self._verified.clear()
+
+    def verify(self, token: str, digest: bytes) -> Identity:
+        """Verify a token and return its identity. Takes less than 0.1 ms, most of it for the signature.
+
+        Raises:
+            Unauthenticated: the token is not valid. The message says why, without the token.
+        """
+        claims = self._verified_claims(token)
+        self._check_origin(claims)
+        expires_s = self._check_times(claims)
+        identity = Identity(_name_of(claims), self._roles(claims), self._models(claims))
+        if len(self._verified) >= MAX_REMEMBERED:
+            del self._verified[next(iter(self._verified))]
+        self._verified[digest] = (expires_s, identity)
+        return identity
+
+    def _verified_claims(self, token: str) -> dict[str, Any]:
+        try:
+            compact = read_token(token)
+            self._find_key(compact.header).verify(compact.header.algorithm, compact.signed, compact.signature)
+            return _read_object(compact.claims)
+        except ValueError:
+            raise Unauthenticated("The token is malformed") from None
+
+    def _find_key(self, header: "TokenHeader") -> "TokenKey":
+        """Return the key that a token names. A token without a name means the only key."""
+        if header.key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        key = self._keys.get(header.key_id or "")
+        if key is None:
+            raise Unauthenticated("The token's key is unknown to this server. It may be new: the JWKS file lacks it")
+        return key
+
+    def _check_origin(self, claims: Mapping[str, Any]) -> None:
+        """Check who issued a token, and for whom. Raises Unauthenticated."""
+        rules = self._rules
+        if claims.get("iss") != rules.issuer:
+            raise Unauthenticated(f"The token has another issuer, expected {rules.issuer}")
+        audience = claims.get("aud")
+        if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
+            raise Unauthenticated(f"The token is for another audience, expected {rules.audience}")
+
+    def _check_times(self, claims: Mapping[str, Any]) -> float:
+        """Return the end of a token in seconds since 1970. Raises Unauthenticated for another time than now."""
+        now_s = self._now()
+        expires_s = _seconds(claims, "exp") + LEEWAY_S
+        if expires_s <= now_s:
+            raise Unauthenticated(f"The token has expired at {_shown_time(expires_s - LEEWAY_S)}")
+        if "nbf" in claims and (begins_s := _seconds(claims, "nbf")) - LEEWAY_S > now_s:
+            raise Unauthenticated(f"The token is valid from {_shown_time(begins_s)} on")
+        return expires_s
+
+    def _roles(self, claims: Mapping[str, Any]) -> frozenset[Role]:
+        """Return the roles of a token. The claim may also have roles of other services."""
+        return frozenset([ROLES[name] for name in _words(claims, self._rules.role_claim) if name in ROLES])
+
+    def _models(self, claims: Mapping[str, Any]) -> ModelNames | None:
+        claim = self._rules.model_claim
+        return None if claim is None else ModelNames(_words(claims, claim))
+
+
+def looks_like_token(secret: str) -> bool:
+    """Return whether a secret has the form of a token. Keys have no dots."""
+    return secret.count(".") == 2
+
+
+def _words(claims: Mapping[str, Any], path: str) -> list[str]:
+    """Return the texts of a claim. `path` is its name, or names that lead into objects."""
+    value: Any = claims.get(path)
+    if value is None:
+        value = claims
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, str):
+        return value.split()
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _seconds(claims: Mapping[str, Any], name: str) -> float:
+    value = claims.get(name)
+    if value is None:
+        raise Unauthenticated(f"The token has no claim {name}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise Unauthenticated(f"The token's claim {name} is no time")
+    return float(value)
+
+
+def _shown_time(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime(_TIME) if 0 <= unix_s < 2.5e11 else "a far time"
+
+
+def _name_of(claims: Mapping[str, Any]) -> str:
+    """Return the subject of a token, in a form for logs."""
+    name = "".join(each if each.isprintable() else "?" for each in str(claims.get("sub", "")))
+    return name[:_MOST_SHOWN] or "token"
+
+
 # Algorithms of a key that names none (RFC 7518, 3.1; RFC 8037), all of them asymmetric.
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _BY_CURVE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,7 +169,6 @@ _BY_CURVE: Final[Mapping[str, tuple[str, ...]]] = {
     "Ed448": ("EdDSA",),
 }
 _SYMMETRIC: Final = "oct"
-_MOST_SHOWN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,142 +300,3 @@ def _decode(segment: str) -> bytes:
     """Decode base64url without padding (RFC 7515, 2). Raises ValueError, as binascii.Error is one."""
     padding = "=" * (-len(segment) % 4)
     return binascii.a2b_base64(segment.translate(_URL_TO_PLAIN) + padding, strict_mode=True)
-
-
-MAX_TOKEN_BYTES: Final = 8192
-# Verified tokens that the server remembers. One takes less than a kilobyte.
-MAX_REMEMBERED: Final = 4096
-# Difference between the clocks of the issuer and of this server.
-LEEWAY_S: Final = 30.0
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRules:
-    """The claims that a token must have, and those with its roles and models. See IdentityOptions."""
-
-    issuer: str
-    audience: str
-    role_claim: str
-    model_claim: str | None
-
-
-class Tokens:
-    """Verifies tokens with one set of keys. The event loop's thread owns it."""
-
-    def __init__(self, keys: Mapping[str, TokenKey], rules: TokenRules, now: Callable[[], float] = time.time) -> None:
-        """Accept tokens that one of `keys` has signed. `now` returns the seconds since 1970."""
-        self._keys = keys
-        self._rules = rules
-        self._now = now
-        # The end of a token and its identity, by the token's SHA-256, the oldest first.
-        self._verified: dict[bytes, tuple[float, Identity]] = {}
-
-    def find(self, digest: bytes) -> Identity | None:
-        """Return the identity of a token that was verified before and has not expired, by its SHA-256."""
-        found = self._verified.get(digest)
-        if found is None:
-            return None
-        if found[0] <= self._now():
-            del self._verified[digest]
-            return None
-        return found[1]
-
-    def forget(self) -> None:
-        """Forget the verified tokens."""
-        self._verified.clear()
-
-    def verify(self, token: str, digest: bytes) -> Identity:
-        """Verify a token and return its identity. Takes less than 0.1 ms, most of it for the signature.
-
-        Raises:
-            Unauthenticated: the token is not valid. The message says why, without the token.
-        """
-        claims = self._verified_claims(token)
-        self._check_origin(claims)
-        expires_s = self._check_times(claims)
-        identity = Identity(_name_of(claims), self._roles(claims), self._models(claims))
-        if len(self._verified) >= MAX_REMEMBERED:
-            del self._verified[next(iter(self._verified))]
-        self._verified[digest] = (expires_s, identity)
-        return identity
-
-    def _verified_claims(self, token: str) -> dict[str, Any]:
-        try:
-            compact = read_token(token)
-            self._find_key(compact.header).verify(compact.header.algorithm, compact.signed, compact.signature)
-            return _read_object(compact.claims)
-        except ValueError:
-            raise Unauthenticated("The token is malformed") from None
-
-    def _find_key(self, header: TokenHeader) -> TokenKey:
-        """Return the key that a token names. A token without a name means the only key."""
-        if header.key_id is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        key = self._keys.get(header.key_id or "")
-        if key is None:
-            raise Unauthenticated("The token's key is unknown to this server. It may be new: the JWKS file lacks it")
-        return key
-
-    def _check_origin(self, claims: Mapping[str, Any]) -> None:
-        """Check who issued a token, and for whom. Raises Unauthenticated."""
-        rules = self._rules
-        if claims.get("iss") != rules.issuer:
-            raise Unauthenticated(f"The token has another issuer, expected {rules.issuer}")
-        audience = claims.get("aud")
-        if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
-            raise Unauthenticated(f"The token is for another audience, expected {rules.audience}")
-
-    def _check_times(self, claims: Mapping[str, Any]) -> float:
-        """Return the end of a token in seconds since 1970. Raises Unauthenticated for another time than now."""
-        now_s = self._now()
-        expires_s = _seconds(claims, "exp") + LEEWAY_S
-        if expires_s <= now_s:
-            raise Unauthenticated(f"The token has expired at {_shown_time(expires_s - LEEWAY_S)}")
-        if "nbf" in claims and (begins_s := _seconds(claims, "nbf")) - LEEWAY_S > now_s:
-            raise Unauthenticated(f"The token is valid from {_shown_time(begins_s)} on")
-        return expires_s
-
-    def _roles(self, claims: Mapping[str, Any]) -> frozenset[Role]:
-        """Return the roles of a token. The claim may also have roles of other services."""
-        return frozenset([ROLES[name] for name in _words(claims, self._rules.role_claim) if name in ROLES])
-
-    def _models(self, claims: Mapping[str, Any]) -> ModelNames | None:
-        claim = self._rules.model_claim
-        return None if claim is None else ModelNames(_words(claims, claim))
-
-
-def looks_like_token(secret: str) -> bool:
-    """Return whether a secret has the form of a token. Keys have no dots."""
-    return secret.count(".") == 2
-
-
-def _words(claims: Mapping[str, Any], path: str) -> list[str]:
-    """Return the texts of a claim. `path` is its name, or names that lead into objects."""
-    value: Any = claims.get(path)
-    if value is None:
-        value = claims
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-    if isinstance(value, str):
-        return value.split()
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
-
-
-def _seconds(claims: Mapping[str, Any], name: str) -> float:
-    value = claims.get(name)
-    if value is None:
-        raise Unauthenticated(f"The token has no claim {name}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise Unauthenticated(f"The token's claim {name} is no time")
-    return float(value)
-
-
-def _shown_time(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime(_TIME) if 0 <= unix_s < 2.5e11 else "a far time"
-
-
-def _name_of(claims: Mapping[str, Any]) -> str:
-    """Return the subject of a token, in a form for logs."""
-    name = "".join(each if each.isprintable() else "?" for each in str(claims.get("sub", "")))
-    return name[:_MOST_SHOWN] or "token"

@@ -24,101 +24,6 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, Name
     from starlette.types import Scope
 
-
-class CertificateWatch:
-    """Watches the certificates in use. The event loop of the host calls `show` and `stop`; any thread calls `find`."""
-
-    def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
-        """Know no certificate. `unix_s` is the time of day, by which certificates expire."""
-        self._unix_s = unix_s
-        self._status: CertificateStatus | None = None
-        self._next: asyncio.TimerHandle | None = None
-
-    def find(self) -> CertificateStatus | None:
-        """Return the newest status, or None without TLS."""
-        return self._status
-
-    def show(self, status: CertificateStatus) -> None:
-        """Replace the status, and warn about it now and later."""
-        self.stop()
-        self._status, now_s = status, self._unix_s()
-        for line in expiry_warnings(status, now_s):
-            _log.warning("%s", line)
-        self._next = asyncio.get_running_loop().call_later(next_look_s(status, now_s), self.show, status)
-
-    def stop(self) -> None:
-        """Warn no more."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-
-
-_DAY_S: Final = 86400.0
-# The alert TpuserveCertificateExpires begins at the same time.
-WARNING_DAYS: Final = 14
-_NAMES: Final = {"server": "server_cert", "client_ca": "custom_ca"}
-
-
-def certificate_status(tls: TlsOptions, reload_failure: str = "") -> CertificateStatus:
-    """Return the status of certificates in use."""
-    ends = {"server": _earliest_end(tls.certificate_chain)}
-    if tls.client_ca is not None:
-        ends["client_ca"] = _earliest_end(tls.client_ca)
-    return CertificateStatus({name: end for name, end in ends.items() if end is not None}, reload_failure)
-
-
-def find_invalidity(tls: TlsOptions, now_unix_s: float | None = None) -> str | None:
-    """Return why no client would accept the server's own certificate now, or None."""
-    own = next(iter(_certificates(tls.certificate_chain)), None)
-    if own is None:
-        return None
-    now = datetime.fromtimestamp(time.time() if now_unix_s is None else now_unix_s, UTC)
-    if now > own.not_valid_after_utc:
-        return f"{tls.origin}: server_cert expired at {_moment(own.not_valid_after_utc)}."
-    if now < own.not_valid_before_utc:
-        return f"{tls.origin}: server_cert is not valid before {_moment(own.not_valid_before_utc)}."
-    return None
-
-
-def expiry_warnings(status: CertificateStatus, now_unix_s: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that has expired, or that expires within WARNING_DAYS."""
-    for name, end_s in status.expires_unix_s.items():
-        left_days = (end_s - now_unix_s) / _DAY_S
-        moment = _moment(datetime.fromtimestamp(end_s, UTC))
-        if left_days <= 0:
-            yield f"A certificate of {_NAMES[name]} expired at {moment}. Replace it and send SIGHUP to the server"
-        elif left_days <= WARNING_DAYS:
-            yield (
-                f"A certificate of {_NAMES[name]} expires at {moment}, in {left_days:.1f} days. Replace it and send "
-                "SIGHUP to the server"
-            )
-
-
-def next_look_s(status: CertificateStatus, now_unix_s: float) -> float:
-    """Return the time until the warnings may differ: until the next one begins, and at most a day."""
-    begins = (end_s - WARNING_DAYS * _DAY_S - now_unix_s for end_s in status.expires_unix_s.values())
-    return min((wait_s for wait_s in begins if 0 < wait_s < _DAY_S), default=_DAY_S)
-
-
-def _earliest_end(pem: str) -> float | None:
-    return min((each.not_valid_after_utc.timestamp() for each in _certificates(pem)), default=None)
-
-
-def _certificates(pem: str) -> "list[Certificate]":
-    """Return the certificates of a text that OpenSSL accepts. cryptography refuses some of them, so it may be empty."""
-    # It takes 50 ms to import, and most servers have no TLS.
-    from cryptography.x509 import load_pem_x509_certificates
-
-    try:
-        return load_pem_x509_certificates(pem.encode())
-    except ValueError:
-        return []
-
-
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M UTC")
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -284,6 +189,100 @@ def _no_password() -> str:
 
 def _reason(error: Exception) -> str:
     return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
+
+
+class CertificateWatch:
+    """Watches the certificates in use. The event loop of the host calls `show` and `stop`; any thread calls `find`."""
+
+    def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
+        """Know no certificate. `unix_s` is the time of day, by which certificates expire."""
+        self._unix_s = unix_s
+        self._status: CertificateStatus | None = None
+        self._next: asyncio.TimerHandle | None = None
+
+    def find(self) -> CertificateStatus | None:
+        """Return the newest status, or None without TLS."""
+        return self._status
+
+    def show(self, status: CertificateStatus) -> None:
+        """Replace the status, and warn about it now and later."""
+        self.stop()
+        self._status, now_s = status, self._unix_s()
+        for line in expiry_warnings(status, now_s):
+            _log.warning("%s", line)
+        self._next = asyncio.get_running_loop().call_later(next_look_s(status, now_s), self.show, status)
+
+    def stop(self) -> None:
+        """Warn no more."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+
+_DAY_S: Final = 86400.0
+# The alert TpuserveCertificateExpires begins at the same time.
+WARNING_DAYS: Final = 14
+_NAMES: Final = {"server": "server_cert", "client_ca": "custom_ca"}
+
+
+def certificate_status(tls: TlsOptions, reload_failure: str = "") -> CertificateStatus:
+    """Return the status of certificates in use."""
+    ends = {"server": _earliest_end(tls.certificate_chain)}
+    if tls.client_ca is not None:
+        ends["client_ca"] = _earliest_end(tls.client_ca)
+    return CertificateStatus({name: end for name, end in ends.items() if end is not None}, reload_failure)
+
+
+def find_invalidity(tls: TlsOptions, now_unix_s: float | None = None) -> str | None:
+    """Return why no client would accept the server's own certificate now, or None."""
+    own = next(iter(_certificates(tls.certificate_chain)), None)
+    if own is None:
+        return None
+    now = datetime.fromtimestamp(time.time() if now_unix_s is None else now_unix_s, UTC)
+    if now > own.not_valid_after_utc:
+        return f"{tls.origin}: server_cert expired at {_moment(own.not_valid_after_utc)}."
+    if now < own.not_valid_before_utc:
+        return f"{tls.origin}: server_cert is not valid before {_moment(own.not_valid_before_utc)}."
+    return None
+
+
+def expiry_warnings(status: CertificateStatus, now_unix_s: float) -> Iterator[str]:
+    """Yield a sentence for each certificate that has expired, or that expires within WARNING_DAYS."""
+    for name, end_s in status.expires_unix_s.items():
+        left_days = (end_s - now_unix_s) / _DAY_S
+        moment = _moment(datetime.fromtimestamp(end_s, UTC))
+        if left_days <= 0:
+            yield f"A certificate of {_NAMES[name]} expired at {moment}. Replace it and send SIGHUP to the server"
+        elif left_days <= WARNING_DAYS:
+            yield (
+                f"A certificate of {_NAMES[name]} expires at {moment}, in {left_days:.1f} days. Replace it and send "
+                "SIGHUP to the server"
+            )
+
+
+def next_look_s(status: CertificateStatus, now_unix_s: float) -> float:
+    """Return the time until the warnings may differ: until the next one begins, and at most a day."""
+    begins = (end_s - WARNING_DAYS * _DAY_S - now_unix_s for end_s in status.expires_unix_s.values())
+    return min((wait_s for wait_s in begins if 0 < wait_s < _DAY_S), default=_DAY_S)
+
+
+def _earliest_end(pem: str) -> float | None:
+    return min((each.not_valid_after_utc.timestamp() for each in _certificates(pem)), default=None)
+
+
+def _certificates(pem: str) -> "list[Certificate]":
+    """Return the certificates of a text that OpenSSL accepts. cryptography refuses some of them, so it may be empty."""
+    # It takes 50 ms to import, and most servers have no TLS.
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        return load_pem_x509_certificates(pem.encode())
+    except ValueError:
+        return []
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
 # OpenSSL's short names of attributes that RFC 4514 does not name, by their object identifiers.
