@@ -19,53 +19,26 @@ from rich.status import Status
 from tpuserve_exporter.terms.progress import Progress, Step
 from tpuserve_formats.markup import Markup, element, join
 
-# Shorter steps leave no line. Their results are in the summary.
+# Shorter steps leave no line.
 _SHOWN_S = 1.0
-
-
-class StepTiming:
-    """A timer of steps for a display. Steps of a second or more leave a line. With `verbose`, all steps do."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
-        self.now = clock
-        self._least_s = 0.0 if verbose else _SHOWN_S
-
-    def describe(self, started: float) -> str:
-        """Return `1.3 s` for a step that ends now, or an empty text if it leaves no line."""
-        seconds = self.now() - started
-        return f"{seconds:.1f} s" if seconds >= self._least_s else ""
-
-
-_DELAYED = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def delayed_signals() -> Iterator[None]:
-    """Delay signals until the body ends, and then raise the first one. The body must be short.
-
-    Python runs signal handlers only in the main thread, so this has no effect in other threads.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    # getsignal returns None for handlers of C code, which Python cannot restore.
-    handlers = {number: handler for number in _DELAYED if (handler := signal.getsignal(number)) is not None}
-    try:
-        for number in handlers:
-            signal.signal(number, lambda number, _frame: came.append(number))
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
-
-
 # Interval between the lines of a long step in a log, in seconds.
 _REPEAT_S = 10.0
 # Width of a bar, in characters.
 _BAR = 20
+_QUIET = "opacity:.65"
+_DELAYED = (signal.SIGINT, signal.SIGTERM)
+
+
+def choose_progress(silent: bool, console: Console | None = None, *, verbose: bool = False) -> Progress:
+    """Choose a display for this process's output: a notebook, a terminal, or a file or pipe."""
+    console = console or Console()
+    if silent:
+        return SilentProgress()
+    if console.is_jupyter:
+        return NotebookProgress.in_cell(verbose=verbose)
+    if console.is_terminal:
+        return TerminalProgress(console, verbose=verbose)
+    return PlainProgress(verbose=verbose)
 
 
 class SilentProgress:
@@ -146,56 +119,6 @@ class TerminalProgress:
             self._console.print(f"[yellow]! {escape(message)}[/]", highlight=False)
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedStep:
-    """A finished step of an export, for the report."""
-
-    title: str
-    seconds: float
-    detail: str
-    failed: bool = False
-
-
-class RecordedProgress:
-    """A wrapper of another progress that keeps the finished steps for the report."""
-
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
-        self.steps: list[FinishedStep] = []
-
-    @contextlib.contextmanager
-    def step(self, title: str) -> Iterator[Step]:
-        started, failed, step = time.monotonic(), True, Step(title)
-        try:
-            with self._shown.step(title) as step:
-                yield step
-            failed = False
-        finally:
-            self.steps.append(FinishedStep(title, round(time.monotonic() - started, 3), step.detail, failed))
-
-    def warn(self, message: str) -> None:
-        self._shown.warn(message)
-
-
-def choose_progress(silent: bool, console: Console | None = None, *, verbose: bool = False) -> Progress:
-    """Choose a display for this process's output: a notebook, a terminal, or a file or pipe."""
-    console = console or Console()
-    if silent:
-        return SilentProgress()
-    if console.is_jupyter:
-        return NotebookProgress.in_cell(verbose=verbose)
-    if console.is_terminal:
-        return TerminalProgress(console, verbose=verbose)
-    return PlainProgress(verbose=verbose)
-
-
-def _suffix(step: Step) -> str:
-    return f": {step.detail}" if step.detail else ""
-
-
-_QUIET = "opacity:.65"
-
-
 class NotebookProgress:
     """A display with a line for the running step, and a line for each finished step that took long.
 
@@ -240,6 +163,77 @@ class NotebookProgress:
 
     def _redraw(self, *running: Markup) -> None:
         self._show(element("div", *self._done, *running))
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A finished step of an export, for the report."""
+
+    title: str
+    seconds: float
+    detail: str
+    failed: bool = False
+
+
+class RecordedProgress:
+    """A wrapper of another progress that keeps the finished steps for the report."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self.steps: list[FinishedStep] = []
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        started, failed, step = time.monotonic(), True, Step(title)
+        try:
+            with self._shown.step(title) as step:
+                yield step
+            failed = False
+        finally:
+            self.steps.append(FinishedStep(title, round(time.monotonic() - started, 3), step.detail, failed))
+
+    def warn(self, message: str) -> None:
+        self._shown.warn(message)
+
+
+class StepTiming:
+    """A timer of steps for a display. Steps of a second or more leave a line. With `verbose`, all steps do."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, verbose: bool = False) -> None:
+        self.now = clock
+        self._least_s = 0.0 if verbose else _SHOWN_S
+
+    def describe(self, started: float) -> str:
+        """Return `1.3 s` for a step that ends now, or an empty text if it leaves no line."""
+        seconds = self.now() - started
+        return f"{seconds:.1f} s" if seconds >= self._least_s else ""
+
+
+@contextlib.contextmanager
+def delayed_signals() -> Iterator[None]:
+    """Delay signals until the body ends, and then raise the first one. The body must be short.
+
+    Python runs signal handlers only in the main thread, so this has no effect in other threads.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    # getsignal returns None for handlers of C code, which Python cannot restore.
+    handlers = {number: handler for number in _DELAYED if (handler := signal.getsignal(number)) is not None}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _frame: came.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+def _suffix(step: Step) -> str:
+    return f": {step.detail}" if step.detail else ""
 
 
 def _line(mark: str, text: str, detail: str) -> Markup:
