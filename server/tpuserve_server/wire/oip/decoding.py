@@ -20,6 +20,7 @@ from tpuserve_formats.oip.typed_contents import decode_typed
 from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, STRING_BYTES, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown, shown_names
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
+from tpuserve_server.wire.json.numbers import MAX_RANK
 from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
 from tpuserve_server.wire.oip.metadata import datatype_text, shape_sizes
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, decode_json
@@ -48,8 +49,6 @@ _SHARED_FIELDS: Final = {
     "UINT8": "uint_contents",
     "UINT16": "uint_contents",
 }
-# numpy's limit on dimensions.
-_MAX_RANK: Final = 64
 _MOST_SHOWN: Final = 256
 _MAX_INT64: Final = (1 << 63) - 1
 _KNOWN_DATATYPES: Final = frozenset(DATATYPES)
@@ -297,8 +296,8 @@ def _check_input(subject: _Subject, spec: TensorSpec, tensor: InputTensor) -> in
             f"{subject.prefix}unexpected shape for input '{name}' for model '{subject.model}'. Expected "
             f"{_shape_text(shape_sizes(spec))}, got {_shape_text(shape)}."
         )
-    if len(shape) > _MAX_RANK:
-        raise InvalidArgument(f"input '{name}' has {len(shape)} dimensions, at most {_MAX_RANK} are supported")
+    if len(shape) > MAX_RANK:
+        raise InvalidArgument(f"input '{name}' has {len(shape)} dimensions, at most {MAX_RANK} are supported")
     return math.prod(shape)
 
 
