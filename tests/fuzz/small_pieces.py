@@ -15,6 +15,7 @@ _SIZES = (
     (leaves, "_LONG_BYTES", 21),
     (leaves, "_PART_BYTES", 16),
     (numbers, "_LONG_LIST", 2),
+    (numbers, "_STEP_BYTES", 13),
 )
 
 

@@ -14,7 +14,7 @@ from tensorflow.core.example import example_pb2
 from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json import large, layout, leaves
+from tpuserve_server.wire.json import large, layout, leaves, numbers
 from tpuserve_server.wire.json.body import is_large
 from tpuserve_server.wire.json.examples import decode_json_examples
 from tpuserve_server.wire.json.large import LargeBody
@@ -34,6 +34,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((leaves, "PIECE_BYTES"), (leaves, "_OBJECT_BYTES"), (large, "_ROWS_BYTES")):
         monkeypatch.setattr(module, name, 5)
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
+    monkeypatch.setattr(numbers, "_STEP_BYTES", 11)
 
 
 def decoded(body: dict[str, Any], names: str) -> dict[str, Any]:
@@ -193,14 +194,14 @@ def test_large_rows_are_read_by_their_members(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_each_step_parses_a_small_part(item: bytes, names: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    for module in (large, leaves):
-        parse = module.parse_json
+    for module, name in ((large, "parse_json"), (large, "parse_quickly"), (leaves, "parse_json")):
+        parse = getattr(module, name)
 
-        def recorded(text: bytes, parse: Any = parse) -> Any:  # noqa: ANN401 (passed through)
+        def recorded(text: bytes, *holders: Any, parse: Any = parse) -> Any:  # noqa: ANN401 (passed through)
             sizes.append(len(text))
-            return parse(text)
+            return parse(text, *holders)
 
-        monkeypatch.setattr(module, "parse_json", recorded)
+        monkeypatch.setattr(module, name, recorded)
     body = large_body(item, MEBIBYTE)
     with contextlib.suppress(InvalidArgument):
         decode_predict_inputs(parse_predict_body(body, BUDGET), signature(names), BUDGET)

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes
 from tpuserve_server.core.serving.budgets import DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Signature, TensorSpec
-from tpuserve_server.wire.json import layout, leaves, predict
+from tpuserve_server.wire.json import layout, leaves, numbers
 from tpuserve_server.wire.json.layout import Layout
 from tpuserve_server.wire.json.leaves import Irregular, Unconvertible, decode_flat, decode_nested
 from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body
@@ -25,6 +25,7 @@ FLOAT, INT, STRING = np.dtype(np.float32), np.dtype(np.int64), np.dtype(np.objec
 @pytest.fixture(autouse=True, params=[5, 40])
 def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_CHUNK_BYTES", 11)
+    monkeypatch.setattr(numbers, "_STEP_BYTES", 11)
     monkeypatch.setattr(leaves, "PIECE_BYTES", request.param)
     monkeypatch.setattr(leaves, "_OBJECT_BYTES", request.param)
 
@@ -119,7 +120,7 @@ def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat short bodies and strings as long ones are treated."""
     monkeypatch.setattr(leaves, "_LONG_BYTES", 8)
     monkeypatch.setattr(leaves, "_PART_BYTES", 12)
-    monkeypatch.setattr(predict, "is_large", lambda body: True)
+    monkeypatch.setattr(numbers, "is_large", lambda body: True)
 
 
 def decode(body: bytes) -> list[Any]:
