@@ -19,7 +19,7 @@ from tpuserve_formats.dtypes import BY_DTYPE
 from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array
-from tpuserve_server.wire.json.body import MEDIUM_BYTES, JsonObject, JsonValue, is_large, parse_json, without_mark
+from tpuserve_server.wire.json.body import MEDIUM_BYTES, JsonObject, JsonValue, is_large, parse_json
 from tpuserve_server.wire.layouts import NUMBER_TEXT
 
 # numpy's limit on dimensions.
@@ -187,7 +187,6 @@ def _parse_apart(
     if b"\\" in body:
         # Quotes may be escaped.
         return None
-    body = without_mark(body)
     lists: dict[str, NumberList] = {}
     rest: list[bytes] = []
     # `start` is outside of strings.

@@ -258,6 +258,7 @@ def test_ragged_arrays_with_as_many_numbers_as_a_regular_one_are_refused(value: 
         b'{"instances": [1, NaN]}',
         b'{"instances": [1, 1e400]}',
         b'\xef\xbb\xbf{"instances": [1]}',
+        b'\xef\xbb\xbf\xef\xbb\xbf{"instances": [1]}',
         b'{"instances": []}',
         b"[1]",
     ],
