@@ -6,7 +6,6 @@ upstream's order, with TensorFlow Serving's messages. It stops at the first valu
 bounded.
 """
 
-from array import array
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -125,8 +124,7 @@ def convert_leaves(leaves: list[JsonValue], kinds: set[type], wire_type: WireTyp
 
 def _floats(leaves: list[JsonValue], dtype: np.dtype[Any]) -> Array:
     try:
-        # It takes a third of the time of numpy's conversion of a list.
-        doubles = np.frombuffer(array("d", leaves), np.float64)
+        doubles = np.array(leaves, np.float64)
     except OverflowError:
         # An integer beyond a double's range, which only Python's parser keeps.
         doubles = np.array([_clamped(leaf) for leaf in leaves], np.float64)
