@@ -25,7 +25,7 @@ MAX_DEPTH = 100
 # A document without half of a surrogate pair, which has no UTF-8. A valid document has backslashes only in strings.
 _IS_WHOLE = re.compile(rb"(?:[^\\]++|\\[^u]|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(?![dD][89a-fA-F])....)*+", re.DOTALL)
 
-# See `is_small`.
+# Reading a smaller body takes a millisecond and a megabyte at most, whatever it holds.
 _SMALL_BYTES: Final = 1 << 13
 # Bodies with few values take at most 64 bytes of memory for each unit, and one more copy of the text.
 MEDIUM_BYTES: Final = 1 << 20
@@ -33,6 +33,7 @@ _FEW: Final = 1 << 14
 _NESTING: Final = 4
 # The bit that distinguishes [ from {.
 _CASE_BIT: Final = 0x20
+_OPEN: Final = ord("[") | _CASE_BIT
 _ESCAPE: Final = ord("\\") | _CASE_BIT
 
 # JSON values and objects as Python objects. A client can send any type, so the types cannot be narrower.
@@ -80,24 +81,21 @@ def parse_json(body: bytes, *, keeps_repeated: bool = False) -> JsonValue:
 
 def is_large(body: bytes) -> bool:
     """Return whether to read `body` in pieces. If not, it can neither take much memory nor hold the GIL for long."""
-    if is_small(body):
+    if len(body) <= _SMALL_BYTES:
         return False
     if len(body) > MEDIUM_BYTES:
         return True
-    if len(body) + (_NESTING - 1) * (body.count(b"[") + body.count(b"{")) <= _FEW:
-        # If each character were a value.
-        return False
     text = np.frombuffer(body, np.uint8)
     folded = text | _CASE_BIT
-    # Half a string, a value, an escape, and a list or an object.
-    is_open = folded == ord("[") | _CASE_BIT
-    weights = ((text == ord('"'), 1), (text == ord(","), 1), (folded == _ESCAPE, 1), (is_open, _NESTING))
-    return sum(weight * int(np.count_nonzero(found)) for found, weight in weights) > _FEW
-
-
-def is_small(body: bytes) -> bool:
-    """Return whether reading `body` takes a millisecond and a megabyte at most, whatever it holds."""
-    return len(body) <= _SMALL_BYTES
+    opens = int(np.count_nonzero(folded == _OPEN))
+    if len(body) + (_NESTING - 1) * opens <= _FEW:
+        # If each character were a value.
+        return False
+    # Count lists and objects, halves of strings, values, and escapes. The loop keeps only one mask in memory.
+    units = _NESTING * opens
+    for characters, code in ((text, ord('"')), (text, ord(",")), (folded, _ESCAPE)):
+        units += int(np.count_nonzero(characters == code))
+    return units > _FEW
 
 
 def check_depth(value: JsonValue, outside: int) -> None:
