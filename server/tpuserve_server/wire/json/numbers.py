@@ -25,7 +25,7 @@ from tpuserve_server.wire.layouts import NUMBER_TEXT
 # numpy's limit on dimensions.
 MAX_RANK: Final = 64
 # Shorter lists become objects in the same time (python -m benchmarks codecs).
-_LONG_LIST: Final = 1 << 12
+_LONG_LIST: Final = 1 << 11
 # A search for lists between more strings would take long.
 _MOST_STRINGS: Final = 1 << 9
 _BRACKETS: Final = b"[ \t\r\n"
