@@ -24,7 +24,6 @@ from tpuserve_server.core.terms.server_state import CertificateStatus, Replaceme
 from tpuserve_server.executors.choice import ExecutorChoice
 from tpuserve_server.executors.plugin import ExecutorContext
 from tpuserve_server.hosts.application import HostError, Listening
-from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.protocols.guard import Rule
 from tpuserve_server.startup import config_files
 from tpuserve_server.startup.config_files import ConfigError, open_credentials
@@ -83,13 +82,12 @@ def build(
 
 
 @contextlib.contextmanager
-def building(settings: Settings) -> Iterator[None]:
-    """Configure the process's log and garbage collector around a block that builds its only server.
+def building() -> Iterator[None]:
+    """Settle the process's garbage collector and memory after a block that builds its only server.
 
     Raises:
         HostError: a configuration file cannot be used.
     """
-    configure_logging(settings.server.log_format)
     try:
         yield
     except ConfigError as error:  # The file was valid when the flags were read.

@@ -14,6 +14,7 @@ from ray.serve import metrics as ray_metrics
 
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.ray.replica import Parts, Replica
+from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.observe.metrics.live_measurements import QueueWaits
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels, ReplicaRule
 from tpuserve_server.startup.server_settings import ListeningSettings
@@ -67,11 +68,13 @@ def app(args: Mapping[str, Any]) -> Application:
 
 def build_replica(settings: str, root: str | None, most_models: int) -> Parts:
     """Build the parts of a replica in its process, from settings as JSON."""
+    read = read_settings_json(settings)
+    # Before the imports, which may log.
+    configure_logging(read.server.log_format)
     # The process that deploys the application needs none of the server.
     from tpuserve_server.startup.app import Backend, Server, building
 
-    read = read_settings_json(settings)
-    with building(read):
+    with building():
         backend = Backend.build(read)
         models = ReplicaModels(backend.models.configured, root)
         server = Server(backend, ReplicaRule(serve.get_multiplexed_model_id, _multiplexed(models, most_models)))

@@ -18,6 +18,7 @@ from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.channel import LAST_END_VARIABLE, RUNTIME_FOLDER_VARIABLE
+from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.startup.listening import tls_reader
 from tpuserve_server.startup.settings import SETTINGS_VARIABLE, Settings
 from tpuserve_server.startup.validation import read_settings_json
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 def _build(settings: Settings) -> "Server":
     folder = Path(os.environ[RUNTIME_FOLDER_VARIABLE])
     journal = Journal.open(folder, os.environ[LAST_END_VARIABLE], SystemClock())
-    # An error of these imports must reach the supervisor, too.
+    # Before the imports, which may log or fail. Their error must reach the supervisor, too.
+    configure_logging(settings.server.log_format)
     from tpuserve_server.startup.app import build, building
 
-    with building(settings):
+    with building():
         return build(settings, journal, ChangeRecord(folder))
 
 
