@@ -9,21 +9,9 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Recorder, Summary, Tally, Window
 from tpuserve_loadtests.statistics.comparison import Block
 
-WINDOWS = 3
-TOLERANCE = 0.10
-
-
-def is_stable(values: Sequence[float | None], windows: int = WINDOWS, tolerance: float = TOLERANCE) -> bool | None:
-    """Return whether the largest of the last `windows` values exceeds the smallest by at most `tolerance` of it.
-
-    Returns None for fewer values, or if any of them is None.
-    """
-    last = [value for value in values[-windows:] if value is not None]
-    if len(last) < windows:
-        return None
-    return max(last) <= min(last) * (1 + tolerance)
-
-
+# perf_analyzer's criterion of a stable run: its last three windows agree within 10 %.
+_LAST: Final = 3
+_TOLERANCE: Final = 0.10
 # The stability check compares fifths of a run, because windows of a few requests differ by chance.
 _PARTS = 5
 LATENCY_NAMES: Final = ("p50", "p90", "p95", "p99", "p99.9", "max")
@@ -117,6 +105,17 @@ class Measured:
     def _rate(self, *lines: str) -> float:
         completed = sum(window.completed[name] for window in self.recorder.windows for name in lines)
         return completed / self.span_s if self.span_s > 0 else 0.0
+
+
+def is_stable(values: Sequence[float | None]) -> bool | None:
+    """Return whether the largest of the last three values exceeds the smallest by at most 10 % of it.
+
+    Returns None for fewer values, or if any of them is None.
+    """
+    last = [value for value in values[-_LAST:] if value is not None]
+    if len(last) < _LAST:
+        return None
+    return max(last) <= min(last) * (1 + _TOLERANCE)
 
 
 def together(runs: Sequence[Measured]) -> Measured:
