@@ -12,6 +12,8 @@ from gevent.event import Event
 
 from tpuserve_loadtests.arrivals.load import Load
 
+# RAPL's counters. The kernel's Documentation/power/powercap/powercap.rst describes the files. The zones of Intel's and
+# AMD's processors have the same names.
 ROOT: Final = "/sys/class/powercap"
 PACKAGE: Final = "package"
 DRAM: Final = "dram"
