@@ -125,7 +125,7 @@ class Layout:
         return sum(len(piece) for _, piece in self._pieces)
 
 
-class LayoutStore:
+class _LayoutStore:
     """Layouts by their kind. One event loop's thread owns it.
 
     The cost of messages without a layout is bounded, whatever clients send. A kind is only noted the first time, and
@@ -197,7 +197,7 @@ class Layouts(Generic[_Subject]):
         It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
         """
         self._learn = learn
-        self._store = LayoutStore()
+        self._store = _LayoutStore()
         self._by_kind = self._store.by_kind
 
     def find(self, body: bytes, subject: _Subject) -> Layout | None:
@@ -263,9 +263,9 @@ class NumberLists:
     """The layouts of one method's bodies. One event loop's thread owns it."""
 
     def __init__(self, learn: Callable[[bytes, ListSubject], Frame | None]) -> None:
-        """Learn with `learn`, which gets a skeleton and its subject. See `LayoutStore` for its obligations."""
+        """Learn with `learn`, which gets a skeleton and its subject. See `_LayoutStore` for its obligations."""
         self._learn = learn
-        self._store = LayoutStore()
+        self._store = _LayoutStore()
         self._by_kind = self._store.by_kind
 
     def find(self, spec: ModelSpec, body: bytes, start: int, stop: int) -> tuple[Layout, bytes] | None:

@@ -66,14 +66,14 @@ def convert_each(values: "Mapping[str, JsonValue]", signature: Signature) -> Ten
     """Return the signature's inputs, or None if one cannot be converted."""
     arrays = {}
     for name, spec in signature.inputs.items():
-        array = convert_value(values[name], spec.dtype)
+        array = _convert_value(values[name], spec.dtype)
         if array is None:
             return None
         arrays[name] = array
     return arrays
 
 
-def convert_value(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
+def _convert_value(value: JsonValue, dtype: np.dtype[Any]) -> Array | None:
     """Convert `value` to an array of `dtype`. Return None if it is ragged or a value is not exactly of that type."""
     if type(value) is NumberList:
         return value.nested(dtype)
@@ -287,7 +287,7 @@ def _count(value: JsonValue, level: int, shape: list[int], dtype: np.dtype[Any])
 
 
 def _count_part(items: list[JsonValue], level: int, shape: list[int], dtype: np.dtype[Any]) -> int:
-    array = convert_value(items, dtype)
+    array = _convert_value(items, dtype)
     if array is not None and list(array.shape[1:]) == shape[level + 1 :]:
         return array.size
     return sum(_count(item, level + 1, shape, dtype) for item in items)

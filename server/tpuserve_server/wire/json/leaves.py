@@ -53,7 +53,7 @@ class Unconvertible(Exception):  # As above.
         self.leaves = leaves
 
 
-class LongString(NamedTuple):
+class _LongString(NamedTuple):
     """A long string's bytes, its index among the leaves of the piece, and whether it is the value of a member."""
 
     value: bytes
@@ -61,11 +61,11 @@ class LongString(NamedTuple):
     is_member: bool
 
 
-class ShortPiece(NamedTuple):
+class _ShortPiece(NamedTuple):
     """A piece with empty strings in place of its long ones."""
 
     text: bytes
-    strings: tuple[LongString, ...]
+    strings: tuple[_LongString, ...]
 
 
 def decode_nested(layout: Layout, span: Span, dtype: np.dtype[Any]) -> Array:
@@ -106,13 +106,13 @@ def _decode(
     arrays, nestings = [], []
     is_numeric = dtype in SOURCES and not layout.has_quotes(span)
     for piece in layout.pieces(span, PIECE_BYTES if is_numeric else _OBJECT_BYTES):
-        short = take_long_strings(layout, piece) if is_long(piece) else None
+        short = _take_long_strings(layout, piece) if _is_long(piece) else None
         text, nesting = _leaves(layout, piece, short)
         nestings.append(nesting)
         if text.strip(b", \t\r\n"):
             array = _convert(text, dtype, convert)
             if short is not None:
-                put_long_strings(array, short)
+                _put_long_strings(array, short)
             arrays.append(array)
         let_others_run()
     return join_arrays(arrays, dtype), b",".join(nestings)
@@ -163,7 +163,7 @@ def _convert_leaves(dtype: np.dtype[Any], leaves: list[JsonValue]) -> Array | No
     return None if wire_type is None else convert_leaves(leaves, {*map(type, leaves)}, wire_type)
 
 
-def _leaves(layout: Layout, piece: Span, short: ShortPiece | None) -> tuple[bytes, bytes]:
+def _leaves(layout: Layout, piece: Span, short: _ShortPiece | None) -> tuple[bytes, bytes]:
     """Return the text of a piece without brackets, and its brackets and commas.
 
     Raises InvalidArgument for a value directly in front of a list or behind it, which is malformed JSON.
@@ -244,25 +244,25 @@ def _malformed() -> InvalidArgument:
     return InvalidArgument("JSON Parse error: Missing a comma or ] after an array element.")
 
 
-def is_long(piece: Span) -> bool:
+def _is_long(piece: Span) -> bool:
     """Return whether a piece may have a long string. Its size is that of a piece and of its last value."""
     return piece.stop - piece.start > 2 * _LONG_BYTES
 
 
-def take_long_strings(layout: Layout, piece: Span) -> ShortPiece:
+def _take_long_strings(layout: Layout, piece: Span) -> _ShortPiece:
     """Decode the long strings of a piece.
 
     Raises:
         InvalidArgument: a long value is no string, or is malformed.
     """
     kept: list[bytes] = []
-    strings: list[LongString] = []
+    strings: list[_LongString] = []
     start, previous, leaf = piece.start, _COMMA, 0
     for position, code in _structure(layout, piece):
         if position - start > _LONG_BYTES:
             value = trim(layout.body, Span(start, position))
             if value.stop - value.start > _LONG_BYTES:
-                strings.append(LongString(_decode_string(layout.body, value), leaf, previous == _COLON))
+                strings.append(_LongString(_decode_string(layout.body, value), leaf, previous == _COLON))
                 kept.append(b'""')
             else:
                 kept.append(layout.text(value))
@@ -272,10 +272,10 @@ def take_long_strings(layout: Layout, piece: Span) -> ShortPiece:
         start, previous = position + 1, code
         leaf += code == _COMMA
     # The last "bracket" is the end of the piece.
-    return ShortPiece(b"".join(kept[:-1]), tuple(strings))
+    return _ShortPiece(b"".join(kept[:-1]), tuple(strings))
 
 
-def put_long_strings(values: Array, piece: ShortPiece) -> None:
+def _put_long_strings(values: Array, piece: _ShortPiece) -> None:
     """Put the long strings into `values`, the converted leaves of the piece. Raises InvalidArgument for bad base64."""
     for string in piece.strings:
         values[string.leaf] = _decode_base64(string.value) if string.is_member else string.value

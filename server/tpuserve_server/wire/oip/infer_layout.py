@@ -115,7 +115,7 @@ def _read_body(body: bytes, subject: BodySubject) -> _Read:
     return _Read(spec, request.output_names, _plain_inputs(request), "", ResponseForm.of(request))
 
 
-def check_plain(request: InferenceRequest) -> None:
+def _check_plain(request: InferenceRequest) -> None:
     """Raise Unusual for a request with other parameters, classes or shared memory."""
     parameters = request.parameters
     if request.windows is not None or parameters.priority is not None or parameters.timeout_s is not None:
@@ -125,8 +125,8 @@ def check_plain(request: InferenceRequest) -> None:
 
 
 def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:
-    """Return the inputs. Raises Unusual for other data, and as `check_plain`."""
-    check_plain(request)
+    """Return the inputs. Raises Unusual for other data, and as `_check_plain`."""
+    _check_plain(request)
     inputs: dict[str, Array] = {}
     for name, datatype, shape, data in request.inputs:
         if name in inputs or datatype in _CHECKED or not isinstance(data, (bytes, memoryview)):
@@ -187,7 +187,7 @@ def learn_infer_list(skeleton: bytes, subject: ListSubject) -> Frame | None:
     body = b"".join((subject.before, example.text, subject.after))
     try:
         request = parse_infer_json(subject.spec.name, body, None)
-        check_plain(request)
+        _check_plain(request)
         ((name, datatype, shape, data),) = request.inputs
         if not isinstance(data, ARRAYS):
             return None

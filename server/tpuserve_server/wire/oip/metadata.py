@@ -109,7 +109,7 @@ def _tensors_to_json(specs: Mapping[str, TensorSpec]) -> list[dict[str, object]]
 _Field: TypeAlias = Any
 
 
-def message_to_json(message: Message) -> dict[str, object]:
+def _message_to_json(message: Message) -> dict[str, object]:
     """Return a JSON object with every field, except messages and members of a oneof that are not set.
 
     Its form is Triton's (core/src/model_config_utils.cc, ModelConfigToJson), which is not protobuf's: original names,
@@ -134,7 +134,7 @@ def _field(field: _Field, value: Any) -> object:  # noqa: ANN401 (the value of a
 
 def _value(field: _Field, value: Any) -> object:  # noqa: ANN401 (as above)
     if field.message_type is not None:
-        return message_to_json(value)
+        return _message_to_json(value)
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
     return value
@@ -147,7 +147,7 @@ def encode_statistics(statistics: Mapping[ServableId, VersionStatistics]) -> byt
 
 def statistics_to_json(statistics: Mapping[ServableId, VersionStatistics]) -> dict[str, object]:
     """Build the REST response."""
-    return message_to_json(_message(statistics))
+    return _message_to_json(_message(statistics))
 
 
 def _message(statistics: Mapping[ServableId, VersionStatistics]) -> ModelStatisticsResponse:
@@ -226,7 +226,7 @@ def encode_model_config(model: ModelFacts) -> bytes:
 
 def model_config_to_json(model: ModelFacts) -> dict[str, object]:
     """Build the REST response."""
-    return message_to_json(_config_message(model))
+    return _message_to_json(_config_message(model))
 
 
 def _config_message(model: ModelFacts) -> _Message:
