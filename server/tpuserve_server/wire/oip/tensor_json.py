@@ -135,13 +135,15 @@ def decode_json(
         return np.empty(0, dtype)
     if isinstance(data, NumberList):
         flat = data.flat(dtype)
-        if flat is None and is_large(data.text):
-            if quickly:
+        if flat is None:
+            text = data.text
+            if not is_large(text):
+                data = parse_json(text)
+            elif quickly:
                 raise TakesLong
-            layout = Layout(b'{"data":%b}' % data.text, budget)
-            data = LargeArray(layout, layout.members["data"])
-        elif flat is None:
-            data = parse_json(data.text)
+            else:
+                layout = Layout(b'{"data":%b}' % text, budget)
+                data = LargeArray(layout, layout.members["data"])
     if isinstance(data, LargeArray):
         flat = decode_flat(data.layout, data.span, dtype, partial(_convert, name, datatype, dtype))
     elif isinstance(data, list):
