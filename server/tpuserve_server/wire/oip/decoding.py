@@ -21,13 +21,12 @@ from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, STRING_BYTES, 
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown, shown_names
 from tpuserve_server.core.terms.types import Array, Signature, TensorSpec
 from tpuserve_server.wire.json.numbers import MAX_RANK
-from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput
+from tpuserve_server.wire.oip.inference import InferenceRequest, InputTensor, RequestedOutput, TensorData
 from tpuserve_server.wire.oip.metadata import datatype_text, shape_sizes
 from tpuserve_server.wire.oip.tensor_json import ARRAYS, decode_json
 
 if TYPE_CHECKING:
     from tpuserve_formats.messages.oip import InferTensorContents
-    from tpuserve_server.wire.oip.inference import TensorData
 
 
 _LENGTH: Final = struct.Struct("<I")
@@ -110,7 +109,7 @@ _BUFFERS = (bytes, memoryview)
 
 
 def _decode(
-    name: str, datatype: str, shape: Sequence[int], data: "TensorData", budget: DecodedBudget, *, quickly: bool
+    name: str, datatype: str, shape: Sequence[int], data: TensorData, budget: DecodedBudget, *, quickly: bool
 ) -> Array:
     if isinstance(data, _BUFFERS):
         if datatype == "BYTES":
