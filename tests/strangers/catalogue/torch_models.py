@@ -19,6 +19,7 @@ def _stranger(name: str, inputs: tuple[str, ...], *paths: str, tolerance: Tolera
 STRANGERS = (
     _stranger("conv_net", ("image:float32[batch,3,16,16]",), "checkpoint.pt", "model.safetensors", "model.pt2"),
     _stranger("language_model", ("ids:int64[batch,7]",), "model.pt", "model.safetensors"),
+    _stranger("positions", ("ids:int64[batch,7]",), "model.pt"),
     _stranger("recurrent", ("steps:float32[batch,4,6]",), "model.pt"),
     _stranger("half", ("x:float32[batch,6]",), "model.pt", "model.safetensors", tolerance=BFLOAT16),
     _stranger("two_towers", ("user:float32[batch,6]", "items:int64[batch,4]", "keep:bool[batch]"), "model.pt"),

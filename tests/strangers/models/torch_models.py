@@ -77,6 +77,17 @@ class TwoTowers(nn.Module):
         return torch.where(keep, score, torch.full_like(score, -1.0)), keep.logical_not()
 
 
+class Positions(nn.Module):
+    """Learned positions, as every BERT has them: torch.arange takes its dtype from the size."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(30, 8), nn.Embedding(16, 8)
+
+    def forward(self, ids):
+        return {"hidden": self.words(ids) + self.positions(torch.arange(ids.shape[1]))}
+
+
 def conv_net():
     return ConvNet()
 
@@ -95,6 +106,10 @@ def half():
 
 def two_towers():
     return TwoTowers()
+
+
+def positions():
+    return Positions()
 
 
 def settle(model, *inputs):
@@ -136,6 +151,12 @@ def save_language_model(folder):
     model = settle(language_model(), IDS)
     torch.save(model.state_dict(), folder / "model.pt")
     save_model(model, str(folder / "model.safetensors"))
+    return ask(model, ["ids"], [IDS])
+
+
+def save_positions(folder):
+    model = settle(positions(), IDS)
+    torch.save(model.state_dict(), folder / "model.pt")
     return ask(model, ["ids"], [IDS])
 
 

@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind
 
 from tpuserve_exporter.errors import CannotLower, reason_of
 from tpuserve_exporter.models.frameworks import compute_on_cpu
+from tpuserve_exporter.options.export_options import ComputeDtype
 from tpuserve_exporter.sources.torch.tensors import to_numpy
 
 # Only this tested release needs the workaround below.
@@ -109,15 +110,25 @@ def embedding_bag(
     return (total / jnp.maximum(sizes, 1).astype(total.dtype) if mode == _MEAN else total), None, None, None
 
 
-def arange(start: Any, end: Any, step: Any = 1, dtype: Any = None, **kwargs: Any) -> Any:  # noqa: ANN401 - sizes of JAX
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype, **kwargs: Any) -> Any:  # noqa: ANN401 - sizes
     """Compute `aten.arange.start_step`, because jnp.arange takes no step with a free end. Ignores `kwargs` (device)."""
     import jax.numpy as jnp
     from torchax.ops.mappings import t2j_dtype
 
     if not isinstance(step, int) or isinstance(start, float) or isinstance(end, float):
-        return jnp.arange(start, end, step, dtype=dtype and t2j_dtype(dtype))
+        return jnp.arange(start, end, step, dtype=t2j_dtype(dtype))
     count = -((start - end) // step)
-    return (start + step * jnp.arange(count)).astype(dtype and t2j_dtype(dtype))
+    return (start + step * jnp.arange(count)).astype(t2j_dtype(dtype))
+
+
+def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:  # noqa: ANN401
+    """Compute `aten.mean.dim`. torchax's implementation takes no `dtype`, in which torch computes the mean."""
+    import jax.numpy as jnp
+    from torchax.ops.mappings import t2j_dtype
+
+    return jnp.mean(
+        x if dtype is None else x.astype(t2j_dtype(dtype)), axis=tuple(dim) if dim else None, keepdims=keepdim
+    )
 
 
 # Products with a transposed matrix, `x @ weight.T`, as one operation. Every linear layer of torch computes them.
@@ -164,6 +175,7 @@ _OWN = {
     torch.ops.aten._embedding_bag.default: embedding_bag,
     torch.ops.aten._embedding_bag_forward_only.default: embedding_bag,
     torch.ops.aten.arange.start_step: arange,
+    torch.ops.aten.mean.dim: mean,
 }
 # Assertions by torch.export about sizes and values. The outputs do not depend on them.
 _ASSERTIONS = ("_assert", "sym_constrain_range")
@@ -174,17 +186,22 @@ class LoweringFailed(NotImplementedError):
     """Raised if torchax fails to lower a supported operation for these shapes."""
 
 
-def lower(program: ExportedProgram) -> JaxProgram:
-    """Lower a program to a JAX function. Raises CannotLower with every unsupported operation."""
+def lower(program: ExportedProgram, compute_dtype: ComputeDtype = "keep") -> JaxProgram:
+    """Lower a program to a JAX function. Raises CannotLower with every unsupported operation.
+
+    Each operation's result has the dtype that torch computed in the trace. With another `compute_dtype` than "keep",
+    the caller casts the arguments, and floating-point results keep the dtype of the arguments.
+    """
     start_torchax()
     decomposed = _decompose(program)
     graph_module = decomposed.graph_module
     _drop_assertions(graph_module)
     _check_operations(graph_module.graph)
+    name_dtypes(graph_module.graph)
     fold_transposes(graph_module.graph)
     graph_module.recompile()
     mutations = len(decomposed.graph_signature.buffers_to_mutate)
-    interpreter = _JaxInterpreter(graph_module)
+    interpreter = _JaxInterpreter(graph_module, compute_dtype == "keep")
 
     def call(state: Mapping[str, Any], inputs: Sequence[Any]) -> Sequence[Any]:
         arguments = _arguments(decomposed, state, inputs)
@@ -232,13 +249,57 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
 
 
 class _JaxInterpreter(torch.fx.Interpreter):  # type: ignore[misc]  # torch is untyped here
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - its own
+    """Runs a graph with JAX. Each result has the dtype of the trace, because JAX promotes by other rules than torch.
+
+    Without `exact`, a floating-point result may have another floating-point dtype than in the trace.
+    """
+
+    def __init__(self, graph_module: Any, exact: bool) -> None:  # noqa: ANN401 - torch has no types here
+        super().__init__(graph_module)
+        self._exact = exact
+
+    def run_node(self, node: Any) -> Any:  # noqa: ANN401 - its own, here and below
+        result = super().run_node(node)
+        return self._cast(result, node.meta.get("val")) if node.op == "call_function" else result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         if not isinstance(target, _OPERATIONS):
             return super().call_function(target, args, kwargs)
         try:
             return _find(target).func(*args, **kwargs)
         except Exception as error:  # JAX and torchax may raise anything
             raise LoweringFailed(f"{target}: {type(error).__name__}: {reason_of(error)}") from error
+
+    def _cast(self, result: Any, traced: Any) -> Any:  # noqa: ANN401
+        import jax
+        from torchax.ops.mappings import t2j_dtype
+
+        if isinstance(traced, tuple | list):
+            return [self._cast(one, value) for one, value in zip(result, traced, strict=False)]
+        if not torch.is_tensor(traced) or result is None:
+            return result
+        dtype = jax.dtypes.canonicalize_dtype(t2j_dtype(traced.dtype))
+        is_free = (
+            not self._exact
+            and traced.dtype.is_floating_point
+            and jax.numpy.issubdtype(result.dtype, jax.numpy.floating)
+        )
+        return result if is_free else result.astype(dtype)
+
+
+def name_dtypes(graph: Any) -> None:  # noqa: ANN401 - torch is untyped here
+    """Give operations that make a tensor from numbers alone the dtype of the trace, such as `arange` and `full`.
+
+    Without a dtype, torch takes it from the numbers (`arange(3)` is int64) or its default, and torchax only from its
+    default. A later cast would not restore large integers.
+    """
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or not torch.is_tensor(value := node.meta.get("val")):
+            continue
+        arguments = node.target._schema.arguments
+        takes_tensors = any("Tensor" in str(one.type) for one in arguments)
+        if not takes_tensors and any(one.name == "dtype" and one.kwarg_only for one in arguments):
+            node.kwargs = {**node.kwargs, "dtype": value.dtype}
 
 
 def _find(target: Any) -> Any:  # noqa: ANN401 - torchax has no types

@@ -85,7 +85,7 @@ class _Lowered:
             self._fixed = error
         else:
             self._names = set(state_names(program))
-            self._free = lower(program)
+            self._free = lower(program, dtype)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the parameters and buffers that the program reads, or all if there are several programs."""
@@ -110,7 +110,7 @@ class _Lowered:
         if not isinstance(rows, int):
             raise self._fixed
         if rows not in self._sized:
-            self._sized[rows] = lower(self._model.trace(rows))
+            self._sized[rows] = lower(self._model.trace(rows), self._dtype)
         return self._sized[rows]
 
 
