@@ -42,8 +42,8 @@ class Encoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(50, 16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 1)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> Pooled:
         hidden = self.layers(self.words(ids), src_key_padding_mask=mask == 0) * mask.unsqueeze(-1)

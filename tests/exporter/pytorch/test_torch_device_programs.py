@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tests.exporter.conftest import Finished, read_manifest
@@ -53,6 +54,7 @@ def test_rows_of_any_number(export: Export, tmp_path: Path) -> None:
         np.testing.assert_allclose(scores, module(torch.from_numpy(rows)).numpy(), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_sequences_of_int64_up_to_the_longest_program(export: Export, tmp_path: Path) -> None:
     torch.manual_seed(2)
     module = saved(modules.Encoder(), tmp_path / "model.pt")

@@ -65,7 +65,7 @@ def test_weights_are_multiplied_with_as_they_are_stored() -> None:
 
 def test_a_released_model_holds_no_weights_wherever_they_are_referred_to() -> None:
     model = module()
-    outputs = Outputs.read(model.run_example(), ())
+    outputs = Outputs.read(model.returned(), ())
     with quiet():
         served = serve_torch(model, outputs, ModelOptions(batch_sizes=(1, 2)))
     reference = TorchReference(model, outputs)

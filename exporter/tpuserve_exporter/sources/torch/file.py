@@ -46,7 +46,7 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
         raise OptionConflict(f"cannot export {name}. From torch, pass an nn.Module or a program of torch.export")
     module = copy.deepcopy(model).cpu().eval()
     copied = Module(module, _inputs(module, options))
-    return _opened(name, copied, Outputs.read(copied.run_example(), options.outputs), options, None, None)
+    return _opened(name, copied, Outputs.read(copied.returned(), options.outputs), options, None, None)
 
 
 def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
@@ -62,7 +62,7 @@ def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
     module = _build(file, options)
     report = restore(module, file, options)
     model = Module(module.eval(), _inputs(module, options))
-    outputs = Outputs.read(model.run_example(), options.outputs)
+    outputs = Outputs.read(model.returned(), options.outputs)
     return _opened(source.name, model, outputs, options, file.step, report)
 
 

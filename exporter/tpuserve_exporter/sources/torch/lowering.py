@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.metadata
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,11 +23,16 @@ _REGISTERED_TWICE = ("grid_sampler_3d",)
 
 
 def start_torchax() -> None:
-    """Import torchax and its modules that lower operations. The first call takes seconds."""
+    """Import torchax and its modules that lower operations. The first call takes seconds.
+
+    The import turns off torch's fused attention for the whole process, which this function undoes.
+    """
     compute_on_cpu()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     with _names_of_old() if importlib.metadata.version("torchax") == _NEEDS_HELP else contextlib.nullcontext():
         importlib.import_module("torchax.decompositions")
         importlib.import_module("torchax.ops.jaten")
+    torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
 @contextlib.contextmanager
@@ -179,6 +185,8 @@ _OWN = {
 }
 # Assertions by torch.export about sizes and values. The outputs do not depend on them.
 _ASSERTIONS = ("_assert", "sym_constrain_range")
+# Operations of torch's fused attention for inference, which torch.export(..., strict=True) writes into a program.
+_FUSED_ATTENTION = re.compile("_transformer_encoder_layer_fwd|_native_multi_head_attention")
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
@@ -331,9 +339,13 @@ def _check_operations(graph: Any) -> None:  # noqa: ANN401 - torch is untyped he
     unknown = {name for name, operator in found.items() if operator is None or not operator.is_jax_function}
     unknown |= {str(target) for target in calls if isinstance(target, torch._ops.HigherOrderOperator)}
     if unknown:
+        advice = (
+            "Call torch.backends.mha.set_fastpath_enabled(False) before torch.export"
+            if all(_FUSED_ATTENTION.search(name) for name in unknown)
+            else "Use other operations in the model"
+        )
         raise CannotLower(
-            f"torchax has no JAX code for {', '.join(sorted(unknown))}, so that there is no program for a TPU. Use "
-            "other operations in the model"
+            f"torchax has no JAX code for {', '.join(sorted(unknown))}, so that there is no program for a TPU. {advice}"
         )
     random = sorted(name for name, operator in found.items() if operator.needs_env)
     if random:

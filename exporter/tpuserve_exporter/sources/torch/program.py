@@ -3,13 +3,14 @@
 import contextlib
 import inspect
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, reason_of
 from tpuserve_exporter.models.jax_function import JaxInput
@@ -25,47 +26,69 @@ class RowsFixed(Exception):
     """Raised if the module's code fixes the number of rows, so that a program works for one number only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Module:
     """A module in eval mode with its inputs, which it takes by keyword or in order."""
 
     module: torch.nn.Module
     inputs: Mapping[str, JaxInput]
+    _programs: dict[int | None, ExportedProgram] = field(default_factory=dict)
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the module returns
-        with torch.no_grad():
+        with torch.no_grad(), _without_fast_path():
             return self.module(*self._positional(tensors), **self._by_name(tensors))
 
     def trace(self, rows: int | None = None) -> ExportedProgram:
-        """Return a program for any number of rows, or for `rows`. Raises RowsFixed, OptionConflict and CannotLower."""
-        tensors = example(self.inputs, rows or _ROWS)
-        free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
-        shapes: Any = self._by_name(free) or self._positional(free)
-        try:
-            # torch prints code that it cannot trace.
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                program = torch.export.export(
-                    self.module, self._positional(tensors), self._by_name(tensors), dynamic_shapes=shapes, strict=False
-                )
-        except Exception as error:  # torch raises many kinds of errors
-            raise CannotLower(f"torch.export cannot trace the model's code: {_explain(error)}") from error
-        self._check_freedom(program, rows)
-        return program
+        """Return a program for any number of rows, or for `rows`.
+
+        A trace sees shapes and no values. Raises RowsFixed, OptionConflict, CannotLower, and BuilderFailed if the
+        module fails for zeros and ones too.
+        """
+        if rows not in self._programs:
+            self._programs[rows] = self._trace(rows)
+        self._check_freedom(self._programs[rows], rows)
+        return self._programs[rows]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return parameters and buffers by name. A tensor with several names has the first."""
         return dict(self.module.named_parameters()) | dict(self.module.named_buffers())
 
-    def run_example(self) -> Any:  # noqa: ANN401 - whatever the module returns
-        """Run the module on zeros and return its outputs. torch's errors are clearer for real tensors than in a trace.
-
-        Raises BuilderFailed.
-        """
+    def returned(self) -> Any:  # noqa: ANN401 - whatever the module returns
+        """Return placeholders for the outputs. Raises the errors of `trace` except RowsFixed."""
         try:
-            return self.call(example(self.inputs, _ROWS))
-        except Exception as error:  # the user's code
-            inputs = ", ".join(f"{name}: {describe(one)}" for name, one in self.inputs.items())
-            raise BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}") from error
+            return placeholders(self.trace())
+        except RowsFixed:
+            return placeholders(self.trace(_ROWS))
+
+    def _trace(self, rows: int | None) -> ExportedProgram:
+        tensors = _zeros(self.inputs, rows or _ROWS)
+        free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
+        shapes: Any = self._by_name(free) or self._positional(free)
+        try:
+            with _silent(), _without_fast_path():
+                return torch.export.export(
+                    self.module, self._positional(tensors), self._by_name(tensors), dynamic_shapes=shapes, strict=False
+                )
+        except Exception as error:  # torch raises many kinds of errors
+            self._check_call(tensors)
+            raise CannotLower(f"torch.export cannot trace the model's code: {_explain(error)}") from error
+
+    def _check_call(self, zeros: Mapping[str, torch.Tensor]) -> None:
+        """Raise BuilderFailed if the module does not run either. torch's errors are clearer then than in a trace.
+
+        Ones are tried too, because a mask of zeros hides all, and a length of zero is invalid.
+        """
+        failures = list[Exception]()
+        for tensors in (zeros, {name: torch.ones_like(value) for name, value in zeros.items()}):
+            try:
+                self.call(tensors)
+            except Exception as error:  # the user's code
+                failures.append(error)
+            else:
+                return
+        inputs = ", ".join(f"{name}: {describe(one)}" for name, one in self.inputs.items())
+        reason = f"{type(failures[0]).__name__}: {reason_of(failures[0])}"
+        raise BuilderFailed(f"the model fails for {inputs}: {reason}") from failures[0]
 
     def _takes_names(self) -> bool:
         return self.inputs.keys() <= inspect.signature(self.module.forward).parameters.keys()
@@ -92,8 +115,30 @@ class Module:
                 )
 
 
-def example(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor]:
-    """Return zeros with `rows` rows for each input. Zero is a valid index of every vocabulary."""
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Discard what torch prints about code that it cannot trace."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Turn off torch's fused attention for inference, which training does not use.
+
+    It makes nested tensors from a padding mask, which neither torch.export nor XLA can represent. The values at hidden
+    positions are then zeros, and the outputs are cut to the longest row of a batch.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _zeros(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor]:
+    """Return zeros with `rows` rows for each input."""
     words = {dim for one in inputs.values() for dim in one.dims[1:] if isinstance(dim, str)}
     sizes = dict(zip(sorted(words), _LENGTHS, strict=False))
 
@@ -104,6 +149,13 @@ def example(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor
         name: torch.zeros([size(axis, dim) for axis, dim in enumerate(one.dims)], dtype=find_dtype(one.dtype))
         for name, one in inputs.items()
     }
+
+
+def placeholders(program: ExportedProgram) -> Any:  # noqa: ANN401 - whatever the program returns
+    """Return placeholders for a program's outputs, with the same structure and dtypes but without values."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    specs = [one for one in program.graph_signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
+    return pytree.tree_unflatten([values.get(one.arg.name) for one in specs], program.call_spec.out_spec)
 
 
 def taken(program: ExportedProgram) -> dict[str, JaxInput]:

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.naming import check_names
 from tpuserve_exporter.options.export_options import InputNaming
-from tpuserve_exporter.sources.torch.program import describe, taken
+from tpuserve_exporter.sources.torch.program import describe, placeholders, taken
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport
 
 
@@ -45,10 +45,7 @@ class SavedProgram:
         }
 
     def returned(self) -> Any:  # noqa: ANN401 - whatever the program returns
-        """Return placeholders for the outputs, with the same structure and dtypes but without values."""
-        values = {node.name: node.meta.get("val") for node in self._program.graph.nodes}
-        specs = [one for one in self._program.graph_signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
-        return pytree.tree_unflatten([values.get(one.arg.name) for one in specs], self._program.call_spec.out_spec)
+        return placeholders(self._program)
 
     def report(self) -> RestoreReport:
         """Report every parameter and buffer, and operations of training in the program."""
