@@ -19,6 +19,7 @@ from tpuserve_formats.safety.attributes import (
 _META_GRAPH, _GRAPH_DEF, _NODE, _LIBRARY, _FUNCTION = 2, 2, 1, 2, 1
 _NODE_OF_FUNCTION = 3
 _ATTRIBUTE, _VALUE_OF_ATTRIBUTE, _TENSOR = 5, 2, 8
+_RESOURCE = 20  # DT_RESOURCE in types.proto
 # First bytes of AttrValue.func, and of AttrValue.ListValue.func and AttrValue.placeholder. Every node with functions,
 # or with attributes of its caller, has one of them.
 _FUNC, _LIST_FUNC_OR_PLACEHOLDER = b"\x52", b"\x4a"
@@ -34,7 +35,8 @@ class Node(NamedTuple):
     `is_empty_text` is True for a constant that is an empty string. `danger` is what the attributes make an allowed
     operation do, such as `reads files`; empty for nothing. `module` is the StableHLO program of XlaCallModule.
     `variable` identifies the variable of VarHandleOp: all nodes with the same value share it. An empty one identifies
-    none, because TensorFlow may share it with other nodes.
+    none, because TensorFlow may share it with other nodes. `shared_name` is the name under which a reference variable
+    or a table is shared, in the same way.
     """
 
     name: str
@@ -45,22 +47,26 @@ class Node(NamedTuple):
     danger: str = ""
     module: bytes = b""
     variable: str = ""
+    shared_name: str = ""
 
 
 @dataclass(slots=True)
 class Body:
     """The nodes of the graph or of a function by name. `name` is empty for the graph.
 
-    `arguments` are the names of a function's inputs. `has_lists` is True if one of them takes several tensors.
-    Functions with the same `interchangeable`, if not empty, may replace each other. `danger` is what the head of the
-    function does; empty for nothing.
+    `arguments` are the names of a function's inputs, and `handles` those that are variables or other resources.
+    `returns` are the tensors that the function returns, by the names of its outputs in their order. `has_lists` is True
+    if an argument takes several tensors. Functions with the same `interchangeable`, if not empty, may replace each
+    other. `danger` is what the head of the function does; empty for nothing.
     """
 
     name: str = ""
     arguments: tuple[str, ...] = ()
+    handles: frozenset[str] = frozenset()
     has_lists: bool = False
     interchangeable: str = ""
     danger: str = ""
+    returns: Mapping[str, str] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
 
 
@@ -115,7 +121,9 @@ def _read_function(function: memoryview, functions: dict[str, Body]) -> None:
     body = functions.setdefault(name, Body(name))
     arguments = definition.signature.input_arg
     body.arguments = tuple(argument.name for argument in arguments)
+    body.handles = frozenset(one.name for one in arguments if one.type == _RESOURCE or one.is_ref)
     body.has_lists |= any(argument.number_attr or argument.type_list_attr for argument in arguments)
+    body.returns = {one.name: definition.ret[one.name] for one in definition.signature.output_arg}
     body.interchangeable = definition.attr[_INTERCHANGEABLE].s.decode(errors="replace")
     if hands_functions(attribute.default_value for attribute in definition.signature.attr):
         body.danger = HANDS_FUNCTIONS
@@ -144,6 +152,8 @@ def _read_node(serialized: bytes) -> Node:
             return plain._replace(is_empty_text=list(tensor.string_val) == [b""] and not tensor.tensor_content)
         case "VarHandleOp":
             return plain._replace(variable=node.attr["shared_name"].s.decode(errors="replace"))
+        case "VariableV2" | "Variable" | "HashTableV2" | "HashTable":
+            return plain._replace(shared_name=node.attr["shared_name"].s.decode(errors="replace"))
         case "XlaCallModule":
             return plain._replace(module=node.attr["module"].s)
     return plain

@@ -48,7 +48,7 @@ class Reach:
 
         Ends, even if functions call themselves.
         """
-        needed = [name for name in self._needed(roots, cut) if name not in self.nodes]
+        needed = [name for name in needed_nodes(self.graph.main, roots, cut) if name not in self.nodes]
         self.nodes |= {name: self.graph.main.nodes[name] for name in needed}
         self._follow(self.graph.main, [self.nodes[name] for name in needed])
         self._follow_changed()
@@ -72,21 +72,6 @@ class Reach:
         if index >= len(data) or not all(_is_single(body, tensor) for tensor in data):
             return Origin.OTHER
         return self._trace(body, data[index])
-
-    def _needed(self, roots: Iterable[str], cut: Collection[str]) -> Iterator[str]:
-        """Yield the name of every node that the run may execute.
-
-        A fed tensor replaces its node, except for the node's other outputs.
-        """
-        nodes, seen, pending = self.graph.main.nodes, set[str](), list(roots)
-        while pending:
-            tensor = pending.pop()
-            name = node_of(tensor)
-            if name in seen or name not in nodes or with_index(tensor) in cut:
-                continue
-            seen.add(name)
-            yield name
-            pending += nodes[name].inputs
 
     def _follow(self, body: Body, nodes: Iterable[Node]) -> None:
         """Pass the origins of the arguments to every function that the nodes may call."""
@@ -165,6 +150,22 @@ class Reach:
         if user.op == _ASSIGN and len(user.inputs) > 1:
             return self.fed.get(with_index(user.inputs[1])) is Origin.VERSION
         return user.op in (_READ, _IS_INITIALIZED) and user.op not in self.graph.functions
+
+
+def needed_nodes(main: Body, roots: Iterable[str], cut: Collection[str]) -> Iterator[str]:
+    """Yield the name of every node that a run from `roots` may execute. Arguments as for `Reach.run`.
+
+    A fed tensor replaces its node, except for the node's other outputs.
+    """
+    seen, pending = set[str](), list(roots)
+    while pending:
+        tensor = pending.pop()
+        name = node_of(tensor)
+        if name in seen or name not in main.nodes or with_index(tensor) in cut:
+            continue
+        seen.add(name)
+        yield name
+        pending += main.nodes[name].inputs
 
 
 def _is_single(body: Body, tensor: str) -> bool:

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from tpuserve_formats.messages.official import AssetFileDef, MetaGraphDef, SavedObject, TensorInfo
+from tpuserve_formats.messages.official import AssetFileDef, MetaGraphDef, SavedObject
 from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
 from tpuserve_formats.safety.graph import Body, Graph, Node, read_graph_def, read_graphs
 from tpuserve_formats.safety.operations import CACHES, EVALUATED_ANYWHERE, EVALUATED_WITH_FILES, FILE_INPUTS, danger_of
 from tpuserve_formats.safety.reach import Origin, Reach, with_index
+from tpuserve_formats.safety.runs import initialisers, signatures, target
 
-_INIT_SIGNATURE: Final = "__saved_model_init_op"
-_INTERNAL: Final = "__saved_model_"
 # Functions that tf.saved_model.load calls, and the one that ends a resource.
 _LOADED: Final = frozenset({"_create_resource", "_destroy_resource", "_initialize"})
-_INIT_COLLECTIONS: Final = ("saved_model_main_op", "legacy_init_op")
 _ASSET_COLLECTION: Final = "saved_model_assets"
 _MOST_SHOWN: Final = 3
 _LONGEST_NAME: Final = 100
@@ -84,7 +82,7 @@ def screen_nodes(graph_def: bytes) -> list[Finding]:
     """Return the operations of a serialized GraphDef that should not run, if all of its nodes run. Raises as above."""
     graph = read_graph_def(graph_def)
     reach = Reach(graph, {})
-    reach.run([_target(name) for name in graph.main.nodes], ())
+    reach.run([target(name) for name in graph.main.nodes], ())
     return sorted(set(_judge(reach)))
 
 
@@ -98,9 +96,9 @@ def describe_findings(findings: Collection[Finding]) -> str:
 def _screen(graph: Graph) -> Iterator[Finding]:
     assets, saver_def = _assets(graph.rest), graph.rest.saver_def
     restoration = Reach(graph, assets | {with_index(saver_def.filename_tensor_name): Origin.VERSION})
-    restoration.run([_target(saver_def.restore_op_name)], restoration.fed)
+    restoration.run([target(saver_def.restore_op_name)], restoration.fed)
     initialisation = Reach(graph, assets)
-    initialisation.run(_initialisers(graph.rest), assets)
+    initialisation.run(initialisers(graph.rest), assets)
     for reach in (restoration, initialisation, _serving(graph)):
         yield from _judge(reach)
     own = {
@@ -119,10 +117,10 @@ def _screen(graph: Graph) -> Iterator[Finding]:
 
 def _serving(graph: Graph) -> Reach:
     """Return the reach of all signatures. A request may contain anything."""
-    signatures = list(_signatures(graph.rest))
-    reach = Reach(graph, {tensor: Origin.OTHER for inputs, _ in signatures for tensor in inputs})
-    for inputs, outputs in signatures:
-        reach.run(outputs, inputs)
+    served = signatures(graph.rest).values()
+    reach = Reach(graph, {tensor: Origin.OTHER for one in served for tensor in one.fed})
+    for one in served:
+        reach.run(one.fetched, one.fed)
     return reach
 
 
@@ -190,33 +188,3 @@ def _assets(rest: MetaGraphDef) -> dict[str, Origin]:
         if not asset.filename or path.is_absolute() or ".." in path.parts or "\0" in asset.filename:
             raise BadAsset(f"its asset {asset.filename!r} is outside the directory of assets")
     return {with_index(asset.tensor_info.name): Origin.VERSION for asset in assets}
-
-
-def _initialisers(rest: MetaGraphDef) -> Iterator[str]:
-    if _INIT_SIGNATURE in rest.signature_def:
-        yield from (_target(one.name) for one in rest.signature_def[_INIT_SIGNATURE].outputs.values())
-    for name in _INIT_COLLECTIONS:
-        if name in rest.collection_def:
-            yield from map(_target, rest.collection_def[name].node_list.value)
-
-
-def _signatures(rest: MetaGraphDef) -> Iterator[tuple[set[str], list[str]]]:
-    """Yield the tensors that a request feeds and those that it fetches, for each signature."""
-    for name, signature in rest.signature_def.items():
-        if not name.startswith(_INTERNAL):
-            fed = {with_index(tensor) for one in signature.inputs.values() for tensor in _tensors(one)}
-            yield fed, [tensor for one in signature.outputs.values() for tensor in _tensors(one)]
-
-
-def _tensors(info: TensorInfo) -> Iterator[str]:
-    """Yield the names of a tensor, or of the parts of a sparse or ragged one."""
-    sparse = info.coo_sparse
-    yield from filter(None, (info.name, sparse.values_tensor_name, sparse.indices_tensor_name))
-    yield from filter(None, (sparse.dense_shape_tensor_name,))
-    for component in info.composite_tensor.components:
-        yield from _tensors(component)
-
-
-def _target(name: str) -> str:
-    """Return the root for a node that is run, whatever is fed."""
-    return f"^{name.partition(':')[0]}" if name else ""
