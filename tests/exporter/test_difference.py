@@ -1,5 +1,7 @@
 """Tests for the comparison of outputs."""
 
+import tracemalloc
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -93,3 +95,20 @@ def test_top_1_is_for_scores_of_classes(
 ) -> None:
     difference = compare({"y": np.array(expected)}, {"y": np.array(actual)}, NEAR)
     assert difference.outputs["y"].top1_agreement == agreement
+
+
+def test_large_outputs_are_compared_with_little_memory() -> None:
+    expected = np.zeros((64, 100_000), np.float32)
+    actual = expected.copy()
+    actual[40, 7], expected[:, 9], actual[:, 9] = 0.25, 1.0, 1.0
+    actual[63, 3] = 2.0
+    tracemalloc.start()
+    try:
+        found = compare({"y": expected}, {"y": actual}, NEAR).outputs["y"]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < expected.nbytes / 2
+    assert (found.max_abs, found.elements, found.ranked, found.agreeing) == (2.0, expected.size, 64, 63)
+    assert found.mean_abs == pytest.approx(2.25 / expected.size)
+    assert found.beyond == "output 'y' differs by up to 2"

@@ -6,13 +6,15 @@ They run one after the other, before a session opens the version, because each h
 import contextlib
 import gc
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.checks.difference import COARSE
+from tpuserve_exporter.checks.difference import COARSE, Tolerance
 from tpuserve_exporter.checks.parity import ParityResult, compare_cases, list_cases
 from tpuserve_exporter.checks.program_answers import ProgramModel, list_answers
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, run_raw_images
@@ -24,7 +26,7 @@ from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.terms.progress import Progress, Step
 from tpuserve_exporter.terms.sample_files import SampleFile, open_samples
 from tpuserve_exporter.terms.samples import find_samples, take_rows
-from tpuserve_exporter.terms.signature import Runnable, Sampled, Signature, Tensors
+from tpuserve_exporter.terms.signature import Array, Runnable, Sampled, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 
@@ -35,36 +37,55 @@ _TOLERANCE = COARSE["bfloat16"]
 
 
 class RecordedAnswers:
-    """A model that repeats recorded answers. For other inputs it raises KeyError, which is an error in the exporter."""
+    """A model that repeats recorded answers. For other inputs it raises KeyError, which is an error in the exporter.
 
-    def __init__(self) -> None:
-        self._answers: dict[tuple[str, bytes], Tensors | Exception] = {}
+    The answers to all cases take several times the memory of one, so they are in a file of `folder`, which the caller
+    removes. Only strings stay in memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "answers"
+        self._answers: dict[tuple[str, bytes], Mapping[str, _Stored | Array]] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def knows(self, signature: Signature) -> bool:
-        """Return whether any answer for the signature is recorded."""
-        return any(name == signature.name for name, _ in self._answers)
-
     def record(self, model: Runnable, signature: Signature, requests: Iterable[Tensors]) -> None:
-        """Run `model` on the inputs and keep its answers. TensorFlow errors are kept too, and `run` raises them."""
-        import tensorflow as tf
-
+        """Run `model` on the inputs and keep its answers."""
         for inputs in requests:
             key = (signature.name, _digest(inputs))
             if key not in self._answers:
-                try:
-                    self._answers[key] = model.run(signature, inputs)
-                except tf.errors.OpError as error:
-                    self._answers[key] = error
+                self._answers[key] = self._store(model.run(signature, inputs))
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Return the recorded outputs by name. Raises tf.errors.OpError if the model did."""
-        answer = self._answers[signature.name, _digest(inputs)]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        """Return the recorded outputs by name."""
+        stored = self._answers[signature.name, _digest(inputs)]
+        return {name: one.read(self._path) if isinstance(one, _Stored) else one for name, one in stored.items()}
+
+    def _store(self, outputs: Tensors) -> "dict[str, _Stored | Array]":
+        return {name: self._store_one(np.asarray(value)) for name, value in outputs.items()}
+
+    def _store_one(self, value: Array) -> "_Stored | Array":
+        if value.dtype == object:
+            return value
+        with self._path.open("ab") as file:
+            start = file.tell()
+            file.write(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        return _Stored(start, value.dtype, value.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array in a file of arrays."""
+
+    start: int
+    dtype: "np.dtype[Any]"
+    shape: tuple[int, ...]
+
+    def read(self, path: Path) -> Array:
+        # numpy does not read bfloat16 from files by itself.
+        count = math.prod(self.shape) * self.dtype.itemsize
+        return np.fromfile(path, np.uint8, count, offset=self.start).view(self.dtype).reshape(self.shape)
 
 
 def _digest(inputs: Tensors) -> bytes:
@@ -78,19 +99,47 @@ def _digest(inputs: Tensors) -> bytes:
 
 @dataclass(slots=True)
 class CaseResults:
-    """Samples by signature, and the answers of the source and of `python` to every case.
+    """Samples by signature, the answers of the source, and their comparison with the version's, loaded in other ways.
 
-    `raw` has the source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. `programs`
-    has the answers of device programs, by their names in the comparison. If a copied SavedModel does not load in
-    Python, all fields are empty, and only the session answers.
+    `compared` has a result for each signature and way: Python, and the device programs of each length. `raw` has the
+    source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. If a copied SavedModel
+    does not load in Python, all fields are empty, and only the session answers.
     """
 
     samples: dict[str, Tensors] = field(default_factory=dict)
     source: RecordedAnswers | None = None
-    python: RecordedAnswers | None = None
+    compared: dict[str, list[ParityResult]] = field(default_factory=dict)
     raw: dict[str, RawAnswer] = field(default_factory=dict)
-    programs: dict[str, RecordedAnswers] = field(default_factory=dict)
     numerics: dict[str, ParityResult] = field(default_factory=dict)
+
+
+class _Cases:
+    """The cases of one export, and their `results`. `model` answers as the source does."""
+
+    def __init__(self, options: ExportOptions, source: OpenedSource, version: Path, model: Runnable) -> None:
+        self._options = options
+        self.folder = version.parent
+        self.written = WrittenModel(version, model)
+        self.results = CaseResults()
+        self._tolerance = choose_tolerance(options, source, self.written)
+
+    def compare(self, signature: Signature, ways: Mapping[str, Runnable]) -> ParityResult:
+        """Compare the answers of `ways` with the source's, also for a padded batch."""
+        found = self._compare(signature, ways, self._tolerance, padded=True)
+        self.results.compared.setdefault(signature.name, []).append(found)
+        return found
+
+    def compare_numerics(self, signature: Signature, ways: Mapping[str, Runnable]) -> ParityResult:
+        """Compare the emulated answers of `ways` with the source's."""
+        found = self.results.numerics[signature.name] = self._compare(signature, ways, _TOLERANCE, padded=False)
+        return found
+
+    def _compare(
+        self, signature: Signature, ways: Mapping[str, Runnable], tolerance: Tolerance, *, padded: bool
+    ) -> ParityResult:
+        samples, source = self.results.samples[signature.name], self.results.source
+        assert source is not None, "the source has run"
+        return compare_cases(signature, samples, self._options.batch_sizes, source, ways, tolerance, padded=padded)
 
 
 class CaseRunner:
@@ -108,130 +157,90 @@ class CaseRunner:
         """
         if source.reference is None:
             python = self._load_by_python(version)
-            return CaseResults() if python is None else self._run_and_release(python, version, device)
-        written = WrittenModel(version, source.reference)
-        results = self._run_source(written, device)
-        if isinstance(source.reference, WrappedReference):
-            results.raw = run_raw_images(source.reference, results.samples)
-        source.release()
-        results.python = self._run_python(written, results, version)
-        self._run_programs(written, results, version, device)
-        return results
+            if python is None:
+                return CaseResults()
+            cases = _Cases(self._options, source, version, python)
+            self._run_source(cases, device)
+        else:
+            cases = _Cases(self._options, source, version, source.reference)
+            self._run_source(cases, device)
+            if isinstance(source.reference, WrappedReference):
+                cases.results.raw = run_raw_images(source.reference, cases.results.samples)
+            source.release()
+            python = self._load_written(version)
+        self._run_python(cases, python)
+        if device is not None:
+            self._run_programs(cases, version, device)
+        return cases.results
 
-    def _run_and_release(self, python: PythonModel, version: Path, device: ManifestDevice | None) -> CaseResults:
-        written = WrittenModel(version, python)
-        results = self._run_source(written, device)
-        results.python = self._answers_to_cases(written, results, python)
-        python.release()
-        gc.collect()
-        self._run_programs(written, results, version, device)
-        return results
-
-    def _run_source(self, source: WrittenModel, device: ManifestDevice | None) -> CaseResults:
-        check_sequences(source.signatures.values(), self._options.sequences, device)
-        file, samples, answers = self.open_check_file(), dict[str, Tensors](), RecordedAnswers()
+    def _run_source(self, cases: "_Cases", device: ManifestDevice | None) -> None:
+        written, results = cases.written, cases.results
+        check_sequences(written.signatures.values(), self._options.sequences, device)
+        file, results.source = self.open_check_file(), RecordedAnswers(cases.folder)
         with self._progress.step("Run the source model") as step:
-            for done, (name, signature) in enumerate(source.signatures.items()):
-                step.advance(done, len(source.signatures))
-                samples[name] = self.find_samples(signature, file, source)
-                answers.record(source, signature, self._inputs_of_cases(signature, samples[name]))
-            step.detail = f"{len(answers)} request(s)"
-        return CaseResults(samples, answers)
+            for done, (name, signature) in enumerate(written.signatures.items()):
+                step.advance(done, len(written.signatures))
+                results.samples[name] = self.find_samples(signature, file, written)
+                results.source.record(written, signature, self._inputs_of_cases(signature, results.samples[name]))
+            step.detail = f"{len(results.source)} request(s)"
 
-    def _run_python(self, written: WrittenModel, results: CaseResults, version: Path) -> RecordedAnswers:
-        with self._progress.step("Load the version in Python and run it") as step:
+    def _load_written(self, version: Path) -> PythonModel:
+        with self._progress.step("Load the version in Python"):
             try:
-                python = PythonModel(version)
+                return PythonModel(version)
             except Exception as error:  # TensorFlow raises many types here
                 raise ParityFailed(f"cannot load the SavedModel in Python: {reason_of(error)}") from error
-            answers = self._answers_to_cases(written, results, python)
-            step.detail = f"{len(answers)} request(s)"
+
+    def _run_python(self, cases: "_Cases", python: PythonModel) -> None:
+        with self._progress.step("Run the version in Python") as step:
+            found = [cases.compare(one, {"Python": python}) for one in cases.written.signatures.values()]
+            step.detail = f"{sum(len(one.comparisons) for one in found)} request(s)"
         python.release()
         gc.collect()
-        return answers
 
-    def _answers_to_cases(self, written: WrittenModel, results: CaseResults, python: PythonModel) -> RecordedAnswers:
-        answers = RecordedAnswers()
-        for name, signature in written.signatures.items():
-            cases = list_cases(signature, results.samples[name], self._options.batch_sizes, padded=True)
-            answers.record(python, signature, (case.inputs for case in cases))
-        return answers
-
-    def _run_programs(
-        self, written: WrittenModel, results: CaseResults, version: Path, device: ManifestDevice | None
-    ) -> None:
-        """Add the answers of the programs to `results`, and the results of --tpu-numerics."""
-        if device is None or results.source is None:
-            return
-        signatures, samples = written.signatures, results.samples
+    def _run_programs(self, cases: "_Cases", version: Path, device: ManifestDevice) -> None:
+        """Compare the answers of the programs, also for --tpu-numerics."""
         with self._progress.step("Run the device programs on the CPU") as step:
-            results.programs, too_long = self._answer_by_programs(
-                version, device, signatures, samples, step, in_bfloat16=False
-            )
-            for way, name in too_long:
+            for way, name in self._compare_programs(cases, version, device, step):
                 self._warn(
                     f"{name}: its {way} is not checked, because the inputs are longer. Use --check with shorter inputs"
                 )
         if self._options.tpu.numerics:
             with self._progress.step("Emulate a TPU's bfloat16 products") as step:
-                emulated, _ = self._answer_by_programs(version, device, signatures, samples, step, in_bfloat16=True)
-            results.numerics = self._compare_numerics(written, results, emulated)
+                self._compare_programs(cases, version, device, step, in_bfloat16=True)
+            for name, result in cases.results.numerics.items():
+                for warning in _warnings(name, result):
+                    self._warn(warning)
 
-    def _answer_by_programs(
-        self,
-        version: Path,
-        device: ManifestDevice,
-        signatures: Mapping[str, Signature],
-        samples: Mapping[str, Tensors],
-        step: Step,
-        *,
-        in_bfloat16: bool,
-    ) -> tuple[dict[str, RecordedAnswers], list[tuple[str, str]]]:
-        """Return the programs' answers to every case of every signature, by their name in the comparison.
+    def _compare_programs(
+        self, cases: "_Cases", version: Path, device: ManifestDevice, step: Step, *, in_bfloat16: bool = False
+    ) -> list[tuple[str, str]]:
+        """Compare the programs' answers to every case of every signature, in the ways of their lengths.
 
-        There is one name for each length, and the second result has it with each signature whose inputs are longer.
-        With `in_bfloat16`, operands of products are rounded to bfloat16, as on a TPU. This emulation omits other
-        differences of a TPU: the order of sums, and its own functions for exp, tanh and others.
+        Return each way with each signature whose inputs are longer. With `in_bfloat16`, operands of products are
+        rounded to bfloat16, as on a TPU. This emulation omits other differences of a TPU: the order of sums, and its
+        own functions for exp, tanh and others. Its differences do not fail the export.
 
         Raises:
             ParityFailed: if a program does not run.
             SessionLoadFailed: if the host part does not load.
             SamplesUnfit: if inputs cannot be padded.
         """
-        answers, too_long = dict[str, RecordedAnswers](), list[tuple[str, str]]()
+        too_long, requests = list[tuple[str, str]](), 0
         with _open_host(version, device) as host:
-            ways = dict(list_answers(ProgramModel(version, device, in_bfloat16=in_bfloat16), device, host))
-            for done, (way, programs) in enumerate(ways.items()):
-                step.advance(done, len(ways))
-                answers[way] = RecordedAnswers()
-                for name, signature in signatures.items():
-                    if not programs.has(signature):
-                        continue
-                    if programs.takes(signature, samples[name]):
-                        cases = list_cases(signature, samples[name], self._options.batch_sizes, padded=True)
-                        answers[way].record(programs, signature, (case.inputs for case in cases))
-                    else:
-                        too_long.append((way, name))
-            step.detail = f"{sum(map(len, answers.values()))} request(s)"
+            model = ProgramModel(version, device, in_bfloat16=in_bfloat16)
+            ways = dict(list_answers(model, device, host))
+            for done, (name, signature) in enumerate(cases.written.signatures.items()):
+                step.advance(done, len(cases.written.signatures))
+                has = {way: one for way, one in ways.items() if one.has(signature)}
+                takes = {way: one for way, one in has.items() if one.takes(signature, cases.results.samples[name])}
+                too_long += [(way, name) for way in has.keys() - takes.keys()]
+                if takes:
+                    compare = cases.compare_numerics if in_bfloat16 else cases.compare
+                    requests += len(compare(signature, takes).comparisons)
+            step.detail = f"{requests} request(s)"
         gc.collect()
-        return answers, too_long
-
-    def _compare_numerics(
-        self, written: WrittenModel, results: CaseResults, emulated: Mapping[str, RecordedAnswers]
-    ) -> dict[str, ParityResult]:
-        """Compare every program's emulated answers with the source's, by signature, and warn of large differences.
-
-        Differences do not fail the export. The user gets those beyond bfloat16's usual ones, and another first class.
-        """
-        assert results.source is not None, "the programs ran on the samples of the source"
-        found = {}
-        for name, signature in written.signatures.items():
-            if ways := {way: one for way, one in emulated.items() if one.knows(signature)}:
-                samples, sizes = results.samples[name], self._options.batch_sizes
-                found[name] = compare_cases(signature, samples, sizes, results.source, ways, _TOLERANCE, padded=False)
-                for warning in _warnings(name, found[name]):
-                    self._warn(warning)
-        return found
+        return too_long
 
     def _load_by_python(self, version: Path) -> PythonModel | None:
         """Load the version in Python, or warn and return None. A copied SavedModel may load only in a session."""
@@ -264,6 +273,17 @@ class CaseRunner:
             yield case.real
         if signature.is_batchable:
             yield take_rows(samples, slice(0, 1))
+
+
+def choose_tolerance(options: ExportOptions, source: OpenedSource, model: WrittenModel | SessionModel) -> Tolerance:
+    """Return the tolerance for the coarsest dtype, which the source shows if the graph hides it in StableHLO."""
+    stated = source.compute_dtype or ""
+    coarsest = next((dtype for dtype in COARSE if dtype in stated or model.makes(dtype)), "float32")
+    # Folding changes where values are rounded, as another dtype does.
+    converted = options.model.compute_dtype != "keep" or (options.model.freeze and coarsest in COARSE)
+    if source.quantized is not None:
+        coarsest = "int8"
+    return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
 
 
 def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions, device: ManifestDevice | None) -> None:

@@ -1,7 +1,7 @@
 """Compares two sets of answers: tolerance, largest and mean difference, and top-1 agreement."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,11 +126,26 @@ def _compare_arrays(name: str, expected: Array, actual: Array, tolerance: Tolera
         count = int(np.sum(unequal))
         beyond = f"output {name!r} differs in {count} element(s)" if count else ""
         return OutputDifference(float(count > 0), count / max(unequal.size, 1), unequal.size, beyond=beyond)
-    return _compare_floats(name, expected, actual, tolerance)
+    found = merge(_compare_floats(*pieces, tolerance) for pieces in zip(split(expected), split(actual), strict=True))
+    return replace(found, beyond=f"output {name!r} differs by up to {found.max_abs:.3g}") if found.beyond else found
 
 
-def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolerance) -> OutputDifference:
-    """Compare in float64 or complex128, because arithmetic in bfloat16 (kind V) is too coarse."""
+# Elements to compare at a time: their copies in float64 take some 7 MB, however large the outputs are.
+_PIECE = 2**17
+
+
+def split(value: Array) -> Iterator[Array]:
+    """Yield the array in pieces of limited size: whole rows of scores [rows, classes], or flat pieces otherwise."""
+    flat = value if value.ndim == 2 else value.reshape(-1)
+    step = max(1, _PIECE // max(1, flat[:1].size))
+    return (flat[start : start + step] for start in range(0, len(flat), step))
+
+
+def _compare_floats(expected: Array, actual: Array, tolerance: Tolerance) -> OutputDifference:
+    """Compare in float64 or complex128, because arithmetic in bfloat16 (kind V) is too coarse.
+
+    `beyond` of the result is empty or not, without a description.
+    """
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     want, got = expected.astype(wide), actual.astype(wide)
     same = (want == got) | (np.isnan(want) & np.isnan(got))
@@ -147,7 +162,7 @@ def _compare_floats(name: str, expected: Array, actual: Array, tolerance: Tolera
         elements=gaps.size,
         agreeing=agreeing,
         ranked=ranked,
-        beyond="" if within else f"output {name!r} differs by up to {largest:.3g}",
+        beyond="" if within else "differs",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.checks.difference import Difference, OutputDifference, Tolerance, compare, merge
+from tpuserve_exporter.checks.difference import Difference, OutputDifference, Tolerance, compare, merge, split
 from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.terms.samples import count_rows, distinct_rows, take_rows
 from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
@@ -137,12 +137,24 @@ def compare_cases(
         advance(done, len(cases))
         expected = reference.run(signature, case.real)
         proven |= {name for name, value in expected.items() if not _is_all_nan(np.asarray(value))}
-        for way, model in loaded.items():
-            actual = _take_real(_run(model, signature, case, way), case.real_rows)
-            found = compare(expected, actual, tolerance)
-            comparisons.append(Comparison(case.name, case.bucket, case.real_rows is not None, way, found))
+        comparisons += [_compare(model, way, signature, case, expected, tolerance) for way, model in loaded.items()]
+        del expected  # its memory is free before the next case runs
     rows = len(distinct_rows(samples)) if signature.is_batchable else 1
     return ParityResult(rows, tuple(comparisons), tuple(sorted(signature.outputs.keys() - proven)))
+
+
+def _compare(
+    model: Runnable, way: str, signature: Signature, case: Case, expected: Tensors, tolerance: Tolerance
+) -> Comparison:
+    actual = _take_real(_run(model, signature, case, way), case.real_rows)
+    padded = case.real_rows is not None
+    return Comparison(case.name, case.bucket, padded, way, compare(expected, actual, tolerance))
+
+
+def join(results: Sequence[ParityResult], *, padded: bool) -> ParityResult:
+    """Return the comparisons of one signature in all ways, the padded ones only if `padded`."""
+    comparisons = (one for result in results for one in result.comparisons)
+    return replace(results[0], comparisons=tuple(one for one in comparisons if padded or not one.padded))
 
 
 def require_parity(signature: Signature, result: ParityResult, tolerance: Tolerance) -> None:
@@ -168,7 +180,7 @@ def _is_all_nan(value: Array) -> bool:
     """Return whether all values are NaN, also of bfloat16, whose kind in numpy is V. An empty output has none."""
     if value.dtype.kind not in "fc" and value.dtype.name != "bfloat16":
         return False
-    return value.size > 0 and bool(np.isnan(value.astype(np.complex128)).all())
+    return value.size > 0 and all(np.isnan(piece.astype(np.complex128)).all() for piece in split(value))
 
 
 def list_cases(signature: Signature, samples: Tensors, batch_sizes: Sequence[int], padded: bool) -> Iterator[Case]:

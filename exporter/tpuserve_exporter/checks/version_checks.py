@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences
-from tpuserve_exporter.checks.difference import COARSE, Tolerance, compare
-from tpuserve_exporter.checks.parity import ParityResult, compare_cases, require_parity, require_shapes
+from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences, choose_tolerance
+from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.parity import ParityResult, compare_cases, join, require_parity, require_shapes
 from tpuserve_exporter.checks.program_answers import pad_sequence
-from tpuserve_exporter.checks.raw_image_check import RawAnswer, check_raw_images
+from tpuserve_exporter.checks.raw_image_check import check_raw_images
 from tpuserve_exporter.checks.variation import (
     Change,
     Finding,
@@ -266,9 +266,8 @@ class Checks:
         Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed.
         """
         check_sequences(session.signatures.values(), self._options.sequences, device)
-        tolerance = self._choose_tolerance(source, session)
+        tolerance = choose_tolerance(self._options, source, session)
         reference = results.source or session
-        loaded: dict[str, Runnable] = {"session": session} | ({"Python": results.python} if results.python else {})
         samples = self._samples(results, session)
         lite = self._load_by_litert(version)
         answers = self._check_answers(source, version, session, samples, tolerance)
@@ -276,12 +275,9 @@ class Checks:
             name: self._check(
                 signature,
                 samples[name],
-                session,
                 reference,
-                loaded
-                | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {})
-                | {way: answers for way, answers in results.programs.items() if answers.knows(signature)},
-                results.raw.get(name),
+                {"session": session} | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
+                results,
                 tolerance,
                 answers[name],
             )
@@ -342,36 +338,25 @@ class Checks:
             step.detail = ", ".join(sorted(model.signatures))
         return model
 
-    def _choose_tolerance(self, source: OpenedSource, session: SessionModel) -> Tolerance:
-        """Return the tolerance for the coarsest dtype, which the source shows if the graph hides it in StableHLO."""
-        options = self._options
-        stated = source.compute_dtype or ""
-        coarsest = next((dtype for dtype in COARSE if dtype in stated or session.makes(dtype)), "float32")
-        # Folding changes where values are rounded, as another dtype does.
-        converted = options.model.compute_dtype != "keep" or (options.model.freeze and coarsest in COARSE)
-        if source.quantized is not None:
-            coarsest = "int8"
-        return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
-
     def _check(
         self,
         signature: Signature,
         samples: Tensors,
-        session: SessionModel,
         reference: Runnable,
         loaded: Mapping[str, Runnable],
-        raw: RawAnswer | None,
+        results: CaseResults,
         tolerance: Tolerance,
         answers: Answers,
     ) -> CheckedSignature:
-        independent = answers.rows_independent
+        independent, session, raw = answers.rows_independent, loaded["session"], results.raw.get(signature.name)
         if answers.deterministic:
             self._check_padding(signature, samples, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
-            parity = compare_cases(
+            found = compare_cases(
                 signature, samples, sizes, reference, loaded, tolerance, padded=independent, advance=step.advance
             )
+            parity = join([found, *results.compared.get(signature.name, ())], padded=independent)
             require = require_parity if answers.deterministic else require_shapes
             require(signature, parity, tolerance)
             if raw is not None and answers.deterministic:
@@ -389,9 +374,7 @@ class Checks:
             self._warn(f"{signature.name}: the first class differs within the tolerance ({', '.join(others)} rows)")
         return CheckedSignature(signature, samples, parity, independent, answers.deterministic)
 
-    def _check_padding(
-        self, signature: Signature, samples: Tensors, session: SessionModel, tolerance: Tolerance
-    ) -> None:
+    def _check_padding(self, signature: Signature, samples: Tensors, session: Runnable, tolerance: Tolerance) -> None:
         sequences = self._options.sequences
         if not sequences.buckets or not signature.has_sequences:
             return

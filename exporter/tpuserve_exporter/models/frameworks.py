@@ -65,6 +65,8 @@ def start_tensorflow(*, in_command: bool = False) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # An import below may import JAX, which would look for a TPU if libtpu is installed.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    # Otherwise, oneDNN's allocator keeps the memory of the weights that the export has freed.
+    os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
     # TensorFlow serves the model, so this setting overrides the environment and Keras's configuration file.
     os.environ["KERAS_BACKEND"] = "tensorflow"
     is_first = "tensorflow" not in sys.modules

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.terms.signature import Signature, Tensors
@@ -73,7 +75,8 @@ class TracedReference:
             self._traced = self._function.trace()[1]
         specs = self._function.inputs
         tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in specs.items()}
-        return {name: value.numpy() for name, value in self._traced(**tensors).items()}
+        # Unlike numpy(), this makes no copy: tensors do not change.
+        return {name: np.asarray(value) for name, value in self._traced(**tensors).items()}
 
     def release(self) -> None:
         """Release the weights' memory. The caller must not call `run` afterwards."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.signatures.raw_images import RawImages
@@ -93,7 +95,7 @@ class WrappedReference:
             self._wrapped[signature.name] = self._signatures[signature.name].wrap(self._call)
         function = self._wrapped[signature.name]
         tensors = {name: tf.constant(inputs[name], dtype=spec.dtype) for name, spec in function.inputs.items()}
-        return {name: value.numpy() for name, value in function.call(**tensors).items()}
+        return {name: np.asarray(value) for name, value in function.call(**tensors).items()}
 
     @property
     def raw_images(self) -> dict[str, RawImages]:

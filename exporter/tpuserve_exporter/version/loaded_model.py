@@ -51,12 +51,7 @@ class SessionModel:
 
     def makes(self, dtype: str) -> bool:
         """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
-        import tensorflow as tf
-
-        graph_def = self._session.graph.as_graph_def()
-        nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
-        wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
-        return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
+        return _makes(self._session.graph.as_graph_def(), dtype)
 
 
 @contextlib.contextmanager
@@ -79,6 +74,14 @@ def _session_failure(error: Exception, path: Path) -> SessionLoadFailed:
     """Return the error for a failed load, without the path of the temporary directory."""
     reason = reason_of(error).replace(f"{path}/", "").replace(str(path), "it")
     return SessionLoadFailed(f"the SavedModel does not load in a session: {reason}")
+
+
+def _makes(graph_def: "GraphDef", dtype: str) -> bool:
+    import tensorflow as tf
+
+    nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
+    wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
+    return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
 
 
 class WrittenModel:
@@ -107,6 +110,10 @@ class WrittenModel:
     def make_examples(self, count: int, longest: int) -> list[bytes]:
         """Make different tf.Examples that the graph's parsers accept, with sequences of at most `longest` values."""
         return make_examples(self._graph.as_graph_def(), count, longest)
+
+    def makes(self, dtype: str) -> bool:
+        """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
+        return _makes(self._graph.as_graph_def(), dtype)
 
 
 def _read_meta_graph(path: Path) -> "MetaGraphDef":
@@ -170,7 +177,7 @@ class PythonModel:
         specs = signature.inputs
         tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
         outputs = spread(self._loaded.signatures[signature.name](**tensors), {})
-        return {name: value.numpy() for name, value in outputs.items()}
+        return {name: np.asarray(value) for name, value in outputs.items()}
 
     def release(self) -> None:
         """Release the weights' memory. The caller must not call `run` afterwards."""
