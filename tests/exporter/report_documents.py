@@ -82,11 +82,15 @@ def published() -> dict[str, Any]:
             {"title": "Write the SavedModel", "seconds": 0.7, "detail": "0.8 MB", "failed": False},
         ],
         "restore": restored(),
+        "provenance": provenance(),
         "manifest": {
             "format_version": 1,
             "exporter_version": "0.1.0",
             "created_at": "2026-11-21T09:00:00Z",
-            "source": {"kind": "tf2-ckpt", "name": "ckpt-300", "step": 300, "builder": "examples.digits.model:build"},
+            "source": {
+                "kind": "tf2-ckpt", "name": "ckpt-300", "step": 300, "builder": "examples.digits.model:build",
+                "provenance": [{"kind": "average", "part": "ema", "count": 40}],
+            },
             "compute_dtype": "mixed_bfloat16",
             "cpu": {"allow_bfloat16_kernels": True},
             "signatures": {
@@ -137,6 +141,13 @@ def restored() -> dict[str, Any]:
         "bookkeeping": ["step"],
         "notes": [],
     }
+
+
+def provenance() -> list[dict[str, Any]]:
+    """Return the origins of the matched variables, of the missing one, and of a table."""
+    names = [one["name"] for one in restored()["variables"]]
+    kinds = dict.fromkeys(names, "average") | {"head/kernel": "initializer", "tokens": "vocabulary"}
+    return [{"name": name, "kind": kind, "part": "ema", "detail": "", "stored": None} for name, kind in kinds.items()]
 
 
 def refused() -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_manifest_describes_the_version(export: Export, digits_checkpoint: Path,
         "name": "ckpt-42",
         "step": 42,
         "builder": "examples.digits.model:build",
-        "weights": {"taken": "raw"},
+        "provenance": [{"kind": "parameters", "part": "model", "count": 8}],
     }
     assert manifest["compute_dtype"] == "mixed_bfloat16"
     assert manifest["cpu"] == {"allow_bfloat16_kernels": True}

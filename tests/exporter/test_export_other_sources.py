@@ -27,8 +27,9 @@ def test_keras_file_becomes_a_version(export: Export, tmp_path: Path) -> None:
     finished = export(tmp_path / "tiny.keras", tmp_path / "tiny")
     assert finished.code == 0, finished.err
     manifest = read_manifest(tmp_path / "tiny/1")
-    output = {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None, "weights": {"taken": "raw"}}
-    assert manifest["source"] == output
+    provenance = [{"kind": "parameters", "count": 4}]
+    source = {"kind": "keras", "name": "tiny.keras", "step": None, "builder": None, "provenance": provenance}
+    assert manifest["source"] == source
     assert manifest["parity"]["atol"] == 1e-5
     np.testing.assert_allclose(serve(tmp_path / "tiny/1", features=ROWS)["scores"], model(ROWS).numpy(), atol=1e-6)
 
@@ -120,6 +121,7 @@ def test_saved_model_is_taken_over_with_its_signatures(export: Export, tensorflo
     version = tmp_path / "lookup/1"
     manifest = read_manifest(version)
     assert manifest["source"]["kind"] == "savedmodel"
+    assert [one["kind"] for one in manifest["source"]["provenance"]] == ["copied"]
     inputs = manifest["signatures"]["serving_default"]["inputs"]
     assert without_tried_sizes(inputs) == {"word": {"dtype": "string", "shape": [None]}}
     assert manifest["signatures"]["scale"]["rows_independent"] is True

@@ -56,7 +56,7 @@ def test_training_graph_of_tpu_estimator_serves_as_its_inference_graph_does(
         np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
     manifest = read_manifest(tmp_path / "digits/1")
     source = {"kind": "tf1-meta", "name": "model.ckpt-40.meta", "step": 40, "builder": None}
-    assert manifest["source"] == source | {"weights": {"taken": "raw"}}
+    assert manifest["source"] == source | {"provenance": [{"kind": "parameters", "count": 7}]}
     assert manifest["signatures"]["serving_default"]["rows_independent"] is True
 
 

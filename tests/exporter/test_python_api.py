@@ -126,7 +126,13 @@ def test_jax_parameters_of_this_process(tensorflow: None, tmp_path: Path) -> Non
 
     params = {"kernel": np.arange(6, dtype=np.float32).reshape(3, 2)}
     done = export((apply, params), tmp_path / "jax", input="x:float32[batch,3]", **SIZES)
-    assert done.report["manifest"]["source"] == {"kind": "function", "name": "apply", "step": None, "builder": None}
+    assert done.report["manifest"]["source"] == {
+        "kind": "function",
+        "name": "apply",
+        "step": None,
+        "builder": None,
+        "provenance": [{"kind": "live", "count": 1}],
+    }
     assert done.report["manifest"]["parity"]["max_abs_difference"] < 1e-5
 
 

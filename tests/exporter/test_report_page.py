@@ -51,7 +51,8 @@ def test_a_page_tells_what_was_exported_and_how_near_it_is() -> None:
     for expected in (
         "published as version 3", "From tf2-ckpt ckpt-300 at step 300", "examples.digits.model:build",
         "matched by position", "5.10e-03", "99.21 %", "tolerance 0.02 + 0.02 * |expected|", "mixed_bfloat16",
-        "matched (40)", "missing, allowed (1)", "of &#x27;ema&#x27;, not served (1)",
+        "other values (1)", "vocabulary ema", "40 moving averages, from ema", "matched (40)", "missing, allowed (1)",
+        "of &#x27;ema&#x27;, not served (1)",
         "variables/variables.data-00000-of-00001",
         "tpuserve serve --model_name=an_image_classifier_with_quite_a_long_name "
         "--model_base_path=models/an_image_classifier_with_quite_a_long_name",

@@ -68,10 +68,12 @@ def test_what_was_taken_is_reported_by_variable(
     export: Export, averaging: tuple[Path, Array, Array], tmp_path: Path
 ) -> None:
     finished = export(averaging[0], tmp_path / "tiny", *TINY, "--json")
-    assert [entry["averaged"] for entry in finished.document["restore"]["variables"]] == [True] * 4
+    origins = finished.document["provenance"]
+    assert [(one["kind"], one["part"]) for one in origins] == [("average", "optimizer")] * 4
+    assert [one["name"] for one in origins] == [one["name"] for one in finished.document["restore"]["variables"]]
     assert "hidden/kernel" not in str(finished.document["restore"]["optimizer_state"])
-    expected = {"taken": "average", "averaged_variables": 4, "averages_from": "optimizer"}
-    assert finished.document["manifest"]["source"]["weights"] == expected
+    expected = [{"kind": "average", "part": "optimizer", "count": 4}]
+    assert finished.document["manifest"]["source"]["provenance"] == expected
 
 
 def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: Path) -> None:
@@ -118,11 +120,11 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     assert ("used the moving averages in 'ema' of 4 of 4 variables" in finished.out) is (weights != "raw")
     assert ("used 'model' of the checkpoint, although 'ema' would also fit" in finished.out) is (weights == "raw")
     expected = trained if weights == "raw" else averaged
-    message = read_manifest(tmp_path / "tiny/1")["source"]["weights"]
-    assert message["taken"] == ("raw" if weights == "raw" else "average")
-    assert message.get("averages_from") == (None if weights == "raw" else "ema")
+    kind, part = ("parameters", "model") if weights == "raw" else ("average", "ema")
+    provenance = read_manifest(tmp_path / "tiny/1")["source"]["provenance"]
+    assert provenance == [{"kind": kind, "part": part, "count": 4}]
     text = CliRunner().invoke(inspect, [str(tmp_path / "tiny")]).stdout
-    assert ("as trained" if weights == "raw" else "moving averages of 4 variables, from ema") in text
+    assert ("4 values as trained, from model" if weights == "raw" else "4 moving averages, from ema") in text
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 

@@ -21,7 +21,7 @@ WHOLE: dict[str, Any] = {
         "name": "ckpt-300",
         "step": 300,
         "builder": None,
-        "weights": {"taken": "average", "averaged_variables": 8, "averages_from": "optimizer"},
+        "provenance": [{"kind": "average", "part": "optimizer", "count": 8}],
     },
     "compute_dtype": "mixed_bfloat16",
     "cpu": {"allow_bfloat16_kernels": True},

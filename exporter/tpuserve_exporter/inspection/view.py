@@ -12,6 +12,7 @@ from tpuserve_exporter.inspection.contents import Contents, Operations, StoredAr
 from tpuserve_exporter.terms.texts import difference, megabytes, percent
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import describe_sizes
+from tpuserve_formats.manifest.version import ManifestOrigin
 
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12
@@ -55,8 +56,8 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         step = "" if source.get("step") is None else f" at step {source['step']}"
         built = f", built by {source['builder']}" if source.get("builder") else ""
         yield "exported from", f"{source.get('kind')} {source.get('name')}{step}{built}"
-        if weights := _describe_weights(source.get("weights") or {}):
-            yield "weights", weights
+        if provenance := source.get("provenance"):
+            yield "provenance", "; ".join(str(ManifestOrigin.model_validate(one)) for one in provenance)
         yield "exported", f"{manifest.get('created_at')} by tpuserve-exporter {manifest.get('exporter_version')}"
     if manifest.get("fingerprint"):
         yield "fingerprint", str(manifest["fingerprint"])
@@ -87,12 +88,6 @@ def _device_facts(device: Mapping[str, Any], signatures: Iterable[str]) -> Itera
         mesh = ",".join(f"{axis}={size}" for axis, size in together["mesh"].items() if size > 1)
         spread = f", over --mesh {mesh}" if mesh else ""
         yield f"on {together['topology']}", f"all programs together: {together['verdict']}{spread}"
-
-
-def _describe_weights(weights: Mapping[str, Any]) -> str:
-    if weights.get("taken") != "average":
-        return "as trained" if weights.get("taken") == "raw" else ""
-    return f"moving averages of {weights.get('averaged_variables')} variables, from {weights.get('averages_from')}"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -13,6 +13,7 @@ from tpuserve_exporter.reports.facts import show_facts, show_heading, show_warni
 from tpuserve_exporter.reports.parity_section import show_parity
 from tpuserve_exporter.reports.preflight_section import show_preflight
 from tpuserve_exporter.terms.texts import megabytes, seconds
+from tpuserve_formats.manifest.version import ManifestOrigin
 from tpuserve_formats.markup import Markup, element, join
 from tpuserve_formats.page import render_document
 
@@ -156,7 +157,16 @@ _MOST_OPEN = 12
 _MOST_BARS = 10
 # The fate of variables in a model that the exporter copies unchanged.
 _SERVED = "served"
-_GOOD = ("matched", "cast", _SERVED)
+# Column titles by their number.
+_HEADINGS = {
+    1: ("name",),
+    2: ("name", "origin"),
+    3: ("name", "model", "origin"),
+    4: ("name", "model", "checkpoint", "origin"),
+}
+# Values of the version that are no variables of the comparison, such as tables.
+_VALUES = "other values"
+_GOOD = ("matched", "cast", _SERVED, _VALUES)
 _SPEC = re.compile(r"(?P<dtype>[a-z]+)(?P<bits>\d*)\w*\[(?P<shape>[\d, ]*)\]")
 
 
@@ -164,7 +174,7 @@ def show_variables(document: Mapping[str, Any]) -> Markup:
     restore = document.get("restore") or _served(document.get("variables") or ())
     if restore is None:
         return Markup()
-    groups = _group(restore)
+    groups = _group(restore, document.get("provenance") or ())
     counted = ", ".join(f"{len(rows)} {fate}" for fate, rows in groups.items())
     search = element(
         "input", type="search", id="search", placeholder="Find a variable", aria_label="Find a variable", hidden=True
@@ -173,6 +183,7 @@ def show_variables(document: Mapping[str, Any]) -> Markup:
         "section",
         element("h2", "Variables"),
         element("p", counted or "none", class_="quiet"),
+        *(element("p", str(one)) for one in _read_provenance(document)),
         search,
         *(_show_group(fate, rows) for fate, rows in groups.items()),
         _show_largest(restore["variables"]),
@@ -187,13 +198,23 @@ def _served(variables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return {"variables": entries, "optimizer_state": (), "bookkeeping": (), "other_models": {}}
 
 
-def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
-    """Return rows (name, model, checkpoint) by fate. Variables that do not fit come first."""
+def _read_provenance(document: Mapping[str, Any]) -> list[ManifestOrigin]:
+    """Return the numbers of values by their origin. A failed export has none."""
+    source = document["manifest"]["source"] if document["ok"] else {}
+    return [ManifestOrigin.model_validate(one) for one in source.get("provenance") or ()]
+
+
+def _group(restore: Mapping[str, Any], provenance: Sequence[Mapping[str, Any]]) -> dict[str, list[Sequence[str]]]:
+    """Return rows (name, model, checkpoint, origin) by fate. Variables that do not fit come first."""
     groups: dict[str, list[Sequence[str]]] = {}
+    origins = {one["name"]: _describe_origin(one) for one in provenance}
     for one in restore["variables"]:
         fate = f"{one['fate']}, allowed" if one["allowed"] else one["fate"]
         sides = (one["model"] or "-", one["checkpoint"] or "-")
-        groups.setdefault(fate, []).append((one["name"], *(sides[:1] if fate == _SERVED else sides)))
+        shown = sides[:1] if fate == _SERVED else sides
+        groups.setdefault(fate, []).append((one["name"], *shown, origins.pop(one["name"], "-")))
+    if origins:
+        groups[_VALUES] = list(origins.items())
     ordered = dict(sorted(groups.items(), key=lambda group: group[0] in _GOOD))
     apart = {
         "optimizer state, not served": restore["optimizer_state"],
@@ -203,10 +224,15 @@ def _group(restore: Mapping[str, Any]) -> dict[str, list[Sequence[str]]]:
     return ordered | {fate: [(name,) for name in names] for fate, names in apart.items() if names}
 
 
+def _describe_origin(origin: Mapping[str, Any]) -> str:
+    """Describe the origin by its kind, and by the value's stored name or the part that holds it."""
+    return " ".join(filter(None, (origin["kind"], origin["stored"] or origin["part"])))
+
+
 def _show_group(fate: str, rows: Sequence[Sequence[str]]) -> Markup:
     bad = fate not in _GOOD and "allowed" not in fate and "not served" not in fate
     summary = element("summary", element("span", fate, class_="bad" if bad else None), f" ({len(rows)})")
-    headings = ("name", "model", "checkpoint")[: len(rows[0])]
+    headings = _HEADINGS[len(rows[0])]
     head = element("tr", *(element("th", heading, scope="col") for heading in headings))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     table = element("table", element("thead", head), element("tbody", *body), class_="variables")

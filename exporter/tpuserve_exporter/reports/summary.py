@@ -19,6 +19,7 @@ from tpuserve_exporter.reports.page import render_page
 from tpuserve_exporter.reports.preflight_section import print_preflight, print_suggestion
 from tpuserve_exporter.reports.shown_progress import FinishedStep, RecordedProgress
 from tpuserve_exporter.stages.job import Exported
+from tpuserve_exporter.terms.provenance import origins_to_json
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
 from tpuserve_exporter.terms.texts import megabytes
 from tpuserve_formats.counted import counted
@@ -49,6 +50,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "samples": [one.to_json() for one in exported.samples],
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
+        "provenance": origins_to_json(exported.origins),
         "variables": [{"name": one.name, "model": str(one)} for one in exported.variables],
         "manifest": exported.manifest.model_dump(mode="json"),
     }
@@ -159,6 +161,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
     return [
         ("path", "none" if exported.path is None else str(exported.path)),
         ("source", f"{manifest.source.kind} {manifest.source.name}{step}{restored}"),
+        ("provenance", "; ".join(map(str, manifest.source.provenance)) or "none"),
         *(("signature", str(signature)) for signature in exported.signatures.values()),
         *(("preprocessing", sentence) for sentence in exported.preprocessing),
         ("batch sizes", ", ".join(str(size) for size in sorted(sizes)) or "no batch dimension"),

@@ -6,8 +6,11 @@ from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.keras_serving import described_dtype, is_changed, serve_keras
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction, TracedReference
+from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.variables.matching import model_variables
+from tpuserve_exporter.terms.provenance import LIVE
 
 if TYPE_CHECKING:
     import keras
@@ -34,7 +37,8 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("int8 quantizes only Keras models in files. Quantize the model before the export")
     if isinstance(model, ServedFunction):
         function = dense_function(model)
-        return OpenedSource("function", "function", function, TracedReference(function))
+        values = {name: LIVE for name, _ in named_variables(model.trackables)}
+        return OpenedSource("function", "function", function, TracedReference(function), values=values)
     if _is_keras(model):
         return _open_keras(model, options)
     if isinstance(model, tuple) or "flax" in _modules(model):
@@ -60,6 +64,7 @@ def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
         model=serve_keras(model, options),
         reference=TracedReference(serve_keras(model, options)),
         compute_dtype=described_dtype(model),
+        values={one.name: LIVE for one in model_variables(model)},
     )
 
 
@@ -80,6 +85,7 @@ def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
         compute_dtype=served.compute_dtype,
         notes=served.notes,
         jax=served.source,
+        values=dict.fromkeys(understood.tree.paths, LIVE),
     )
 
 

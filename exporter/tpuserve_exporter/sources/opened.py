@@ -1,7 +1,7 @@
 """The result of opening a source of any kind: a model to write as a SavedModel, and a reference to compare it with."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,7 @@ from tpuserve_exporter.models.keras_serving import Quantized
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.options.export_options import SourceKind
+from tpuserve_exporter.terms.provenance import Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 from tpuserve_exporter.terms.signature import Releasable, Runnable
 
@@ -22,7 +23,8 @@ class OpenedSource:
     the source model does; it is None if the SavedModel is itself the source. `compute_dtype` is a Keras policy name, or
     None if only the written graph shows it. `notes` are for the user, in addition to the notes of `restore`. `live`
     means that the model is the user's, in this process. `jax` is the JAX function behind `model`, if any, with shapes
-    as parameters. `quantized` describes the part of the model in 8 bits; the reference is not quantized.
+    as parameters. `quantized` describes the part of the model in 8 bits; the reference is not quantized. `values` has
+    the origins of values that `restore` does not compare, such as all of a SavedModel.
     """
 
     kind: SourceKind | Literal["function"]
@@ -37,11 +39,12 @@ class OpenedSource:
     live: bool = False
     jax: JaxFunction | None = None
     quantized: Quantized | None = None
+    values: Origins = field(default_factory=dict)
 
     @property
-    def has_choice(self) -> bool:
-        """Whether the source could hold averages in addition to its weights. Live models and SavedModels cannot."""
-        return not self.live and not isinstance(self.model, Path)
+    def origins(self) -> Origins:
+        """The origin of every value in the source's model, by the value's name in the model."""
+        return {**self.values, **({} if self.restore is None else self.restore.origins)}
 
     def release(self) -> None:
         """Free the memory of the weights, after the SavedModel is written and compared. Keep a live model's weights."""

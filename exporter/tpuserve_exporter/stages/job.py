@@ -1,7 +1,7 @@
 """The objects that all stages of an export share, and the result of the export."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.checks.example_runner import ShownSample
@@ -13,6 +13,7 @@ from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.programs.preflight import Preflight, PreflightReport
 from tpuserve_exporter.terms.progress import Progress
+from tpuserve_exporter.terms.provenance import Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 from tpuserve_exporter.terms.signature import Signature
 from tpuserve_formats.manifest.version import Manifest
@@ -63,7 +64,8 @@ class Exported:
 
     If not `published`, they are those of an existing version with exactly this content. `variables` lists the variables
     in its files. `preprocessing` has a sentence for each preparation of inputs that the exporter chose itself.
-    `examples` counts the user's examples: the version answers all of them as expected.
+    `examples` counts the user's examples: the version answers all of them as expected. `origins` has the origin of each
+    value in the model.
     """
 
     name: str
@@ -81,3 +83,4 @@ class Exported:
     samples: tuple[ShownSample, ...] = ()
     preprocessing: tuple[str, ...] = ()
     examples: int = 0
+    origins: Origins = field(default_factory=dict)

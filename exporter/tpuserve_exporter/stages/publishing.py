@@ -20,7 +20,7 @@ from tpuserve_exporter.terms.samples import check_lengths, read_samples
 from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.version.loaded_model import SessionModel
-from tpuserve_exporter.version.manifest import describe_files, describe_signature, describe_weights, write_manifest
+from tpuserve_exporter.version.manifest import describe_files, describe_origins, describe_signature, write_manifest
 from tpuserve_exporter.version.signing import is_signed_by, sign_version
 from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
 from tpuserve_formats.manifest.version import (
@@ -182,7 +182,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
             name=source.name,
             step=source.step,
             builder=source.builder,
-            weights=describe_weights(source.restore) if source.has_choice else None,
+            provenance=describe_origins(source.origins),
         ),
         compute_dtype=version.compute_dtype,
         cpu=ManifestCpu(allow_bfloat16_kernels="bfloat16" in version.compute_dtype),

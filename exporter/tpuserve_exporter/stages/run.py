@@ -81,6 +81,7 @@ def run_export(
             samples=checked.samples,
             preprocessing=written.preprocessing,
             examples=len(options.examples),
+            origins=written.source.origins,
         )
         attach_report(exported, folder)
         published = publish_version(job, served)

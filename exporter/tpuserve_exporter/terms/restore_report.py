@@ -1,10 +1,12 @@
 """Result of matching a checkpoint's variables with a model's. Names decide the match, never values."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
+
+from tpuserve_exporter.terms.provenance import INITIAL, TRAINED, Origin, OriginKind, Origins
 
 
 class Fate(StrEnum):
@@ -44,7 +46,7 @@ class ArraySpec:
 class Entry:
     """One variable. `model` and `checkpoint` are like `float32[3, 3, 1, 32]`, or None if that side has none.
 
-    `averaged`: the export took the variable's moving average instead of its trained value.
+    `origin` is that of the value that the checkpoint has for the model's variable.
     """
 
     name: str
@@ -52,13 +54,20 @@ class Entry:
     model: str | None = None
     checkpoint: str | None = None
     allowed: bool = False
-    averaged: bool = False
+    origin: Origin = TRAINED
 
     @classmethod
-    def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None, averaged: bool = False) -> "Entry":
+    def compare(cls, name: str, model: ArraySpec, stored: ArraySpec | None, origin: Origin = TRAINED) -> "Entry":
         """Return the entry of one of the model's variables."""
         checkpoint = None if stored is None else str(stored)
-        return cls(name, _fate(model, stored), str(model), checkpoint, averaged=averaged)
+        return cls(name, _fate(model, stored), str(model), checkpoint, origin=origin)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison. The report lists origins apart, also for sources without a comparison."""
+        return {
+            "name": self.name, "fate": self.fate, "model": self.model, "checkpoint": self.checkpoint,
+            "allowed": self.allowed,
+        }  # fmt: skip
 
 
 def _fate(model: ArraySpec, stored: ArraySpec | None) -> Fate:
@@ -77,7 +86,6 @@ class RestoreReport:
 
     These never make the checkpoint unfit: optimizer state, bookkeeping (step, counters), and other models in the
     checkpoint (averaged weights, a teacher). `other_models` has the latter by their names in the checkpoint.
-    `averages_from` is the checkpoint's name for the part with the averages that were taken, or empty.
     """
 
     entries: tuple[Entry, ...]
@@ -85,7 +93,6 @@ class RestoreReport:
     other_models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bookkeeping: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    averages_from: str = ""
 
     def of(self, *fates: Fate) -> list[Entry]:
         return [entry for entry in self.entries if entry.fate in fates]
@@ -96,14 +103,18 @@ class RestoreReport:
         return [entry for entry in self.entries if entry.fate not in (Fate.MATCHED, Fate.CAST) and not entry.allowed]
 
     @property
-    def averaged(self) -> int:
-        """Number of variables whose moving average was taken."""
-        return sum(entry.averaged for entry in self.entries)
+    def origins(self) -> Origins:
+        """The origin of each of the model's variables. Missing ones keep the builder's values."""
+        return {
+            entry.name: INITIAL if entry.fate is Fate.MISSING else entry.origin
+            for entry in self.entries
+            if entry.fate is not Fate.UNUSED
+        }
 
     def summary(self) -> str:
         counts = [f"{len(found)} {fate}" for fate in Fate if (found := self.of(fate))]
-        if self.averaged:
-            counts.append(f"{self.averaged} of them moving averages")
+        if averages := sum(one.kind is OriginKind.AVERAGE for one in self.origins.values()):
+            counts.append(f"{averages} of them moving averages")
         if self.optimizer_state:
             counts.append(f"{len(self.optimizer_state)} of optimizer state not used")
         counts += [f"{len(names)} of '{root}' not used" for root, names in self.other_models.items()]
@@ -128,13 +139,12 @@ class RestoreReport:
     def to_json(self) -> dict[str, Any]:
         """Return all variables, their counts by fate, and the names of other stored arrays."""
         return {
-            "variables": [asdict(entry) for entry in self.entries],
+            "variables": [entry.to_json() for entry in self.entries],
             "counts": {fate.value: len(self.of(fate)) for fate in Fate},
             "optimizer_state": list(self.optimizer_state),
             "other_models": {root: list(names) for root, names in self.other_models.items()},
             "bookkeeping": list(self.bookkeeping),
             "notes": list(self.notes),
-            "averages_from": self.averages_from,
         }
 
 

@@ -1,17 +1,18 @@
 """The manifest of a version, and a published version as its destination describes it."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tpuserve_exporter.options.export_options import SequenceOptions
-from tpuserve_exporter.terms.restore_report import RestoreReport
+from tpuserve_exporter.terms.provenance import Origins
 from tpuserve_exporter.terms.signature import Signature, Tensors, TensorSpec
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue
 from tpuserve_formats.manifest.tensor import ManifestTensor
-from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestSignature, ManifestWeights
+from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestOrigin, ManifestSignature
 
 
 def describe_signature(
@@ -63,10 +64,13 @@ def _tried_sizes(
     return tuple(ranges)
 
 
-def describe_weights(restore: RestoreReport | None) -> ManifestWeights:
-    if restore is None or not restore.averages_from:
-        return ManifestWeights(taken="raw")
-    return ManifestWeights(taken="average", averaged_variables=restore.averaged, averages_from=restore.averages_from)
+def describe_origins(origins: Origins) -> tuple[ManifestOrigin, ...]:
+    """Count the values of each origin, in the order of their first values."""
+    counts = Counter((one.kind.value, one.part, one.detail) for one in origins.values())
+    return tuple(
+        ManifestOrigin(kind=kind, part=part, detail=detail, count=count)
+        for (kind, part, detail), count in counts.items()
+    )
 
 
 def write_manifest(manifest: Manifest, version: Path) -> None:

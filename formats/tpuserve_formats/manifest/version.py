@@ -28,12 +28,31 @@ class ManifestSignature(Part):
     sequence_buckets: tuple[int, ...] = Field(default=(), exclude_if=lambda buckets: not buckets)
 
 
-class ManifestWeights(Part):
-    """The exported weights. For an average: the number of averaged variables, and its source in the checkpoint."""
+# One value and several values of each kind. A later exporter may write others.
+_ORIGINS = {
+    "parameters": ("value as trained", "values as trained"),
+    "average": ("moving average", "moving averages"),
+    "vocabulary": ("vocabulary", "vocabularies"),
+    "statistics": ("adapted statistic", "adapted statistics"),
+    "initializer": ("initial value of the builder", "initial values of the builder"),
+    "copied": ("copied value", "copied values"),
+    "live": ("value of the live model", "values of the live model"),
+}
 
-    taken: Literal["raw", "average"]
-    averaged_variables: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    averages_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+class ManifestOrigin(Part):
+    """The number of values of one origin. `part` is the source's name for the part that holds them, or empty."""
+
+    kind: str
+    part: str = Field(default="", exclude_if=lambda value: not value)
+    detail: str = Field(default="", exclude_if=lambda value: not value)
+    count: int
+
+    def __str__(self) -> str:
+        place = f", from {self.part}" if self.part else ""
+        detail = f" ({self.detail})" if self.detail else ""
+        one, several = _ORIGINS.get(self.kind, (self.kind, self.kind))
+        return f"{self.count} {one if self.count == 1 else several}{place}{detail}"
 
 
 class ManifestSource(Part):
@@ -43,7 +62,7 @@ class ManifestSource(Part):
     name: str
     step: int | None = None
     builder: str | None = None
-    weights: ManifestWeights | None = Field(default=None, exclude_if=lambda value: value is None)
+    provenance: Annotated[tuple[ManifestOrigin, ...], Unread] = Field(default=(), exclude_if=lambda value: not value)
 
 
 class ManifestCpu(Part):

@@ -33,6 +33,8 @@ from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.variables.matching import model_variables
+from tpuserve_exporter.terms.provenance import TRAINED, Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         compute_dtype=described_dtype(served),
         builder=options.builder,
         restore=loaded.restore,
+        values=_list_values(loaded.model),
         quantized=quantized,
     )
 
@@ -172,7 +175,13 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
         reference=TracedReference(function),
         compute_dtype=described_dtype(model),
         restore=averaged,
+        values=_list_values(model),
     )
+
+
+def _list_values(model: Any) -> Origins:  # noqa: ANN401 - a model of Keras 2 or 3
+    """Return the origins of the values that Keras itself reads with a model."""
+    return {one.name: TRAINED for one in model_variables(model)}
 
 
 def _load_keras_2(archive: KerasArchive, options: ModelOptions) -> Any:  # noqa: ANN401 - a Keras 2 model is untyped

@@ -14,6 +14,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reaso
 from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
 from tpuserve_exporter.sources.keras.archive import KerasArchive
 from tpuserve_exporter.sources.variables.matching import (
+    OPTIMIZER,
     Matching,
     ModelVariable,
     Way,
@@ -23,7 +24,8 @@ from tpuserve_exporter.sources.variables.matching import (
     pair_by_name,
 )
 from tpuserve_exporter.sources.variables.object_graph import StoredVariable, renamed
-from tpuserve_exporter.sources.variables.object_restore import OPTIMIZER, averages_from, describe_averages, notes_on
+from tpuserve_exporter.sources.variables.object_restore import describe_averages, notes_on
+from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
 
@@ -117,7 +119,7 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
         notes = (*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options))
         notes += (_AS_TRAINED.format(archive.path.name),) if unread else ()
         state = tuple(optimizer_state_names(file))
-        report = RestoreReport(entries, optimizer_state=state, notes=notes, averages_from=averages_from(matching))
+        report = RestoreReport(entries, optimizer_state=state, notes=notes)
         if report.problems:
             raise CheckpointMismatch(
                 report.refusal(f"{archive.path.name} does not fit the model that {options.builder} builds"),
@@ -139,9 +141,13 @@ def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: Mo
         assign_values(archive, file, weights, averages)
     if not averages:
         return None
-    entries = [Entry.compare(one.name, one.spec, one.spec, index in averages) for index, one in enumerate(weights)]
+    average = Origin(OriginKind.AVERAGE, OPTIMIZER)
+    entries = [
+        Entry.compare(one.name, one.spec, one.spec, average if index in averages else TRAINED)
+        for index, one in enumerate(weights)
+    ]
     notes = (describe_averages(len(averages), len(weights), options.weights),)
-    return RestoreReport(tuple(entries), notes=notes, averages_from=OPTIMIZER)
+    return RestoreReport(tuple(entries), notes=notes)
 
 
 def choose_averages(

@@ -19,6 +19,7 @@ from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.orbax.tree import OrbaxTree
 from tpuserve_exporter.sources.orbax.tree_matching import OPTIMIZER, TreeMatching, match_trees
+from tpuserve_exporter.terms.provenance import TRAINED
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
 
@@ -161,10 +162,14 @@ def _report(
     wanted: Mapping[KeyPath, ArraySpec], tree: OrbaxTree, matching: TreeMatching, options: ModelOptions
 ) -> RestoreReport:
     pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
-    averaged = {path for subtree in matching.found if subtree.is_average for path in subtree.pairs}
     model, stored = TreeNames(wanted), TreeNames(tree.arrays)
+    origins = {
+        path: subtree.origin(None if stored.name(place) == model.name(path) else stored.name(place))
+        for subtree in matching.found
+        for path, place in subtree.pairs.items()
+    }
     entries = [
-        Entry.compare(model.name(path), spec, _stored(tree, pairs.get(path)), averaged=path in averaged)
+        Entry.compare(model.name(path), spec, _stored(tree, pairs.get(path)), origins.get(path, TRAINED))
         for path, spec in wanted.items()
     ]
     entries += [Entry(stored.name(path), Fate.UNUSED, checkpoint=str(tree.arrays[path])) for path in left.unused]
@@ -175,7 +180,6 @@ def _report(
         other_models={part: tuple(map(stored.name, paths)) for part, paths in left.others.items()},
         bookkeeping=tuple(map(stored.name, left.bookkeeping)),
         notes=matching.notes,
-        averages_from=", ".join("/".join(subtree.root) for subtree in matching.found if subtree.is_average),
     )
 
 

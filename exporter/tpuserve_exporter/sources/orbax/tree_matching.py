@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
+from tpuserve_exporter.terms.provenance import Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec
 
 # Common keys for these parts of a training state.
@@ -47,6 +48,11 @@ class Subtree:
     @property
     def fit(self) -> tuple[int, int]:
         return self.same_shape, len(self.pairs)
+
+    def origin(self, stored: str | None) -> Origin:
+        """Return the origin of the subtree's value with the name `stored`, or with the model's name."""
+        kind = OriginKind.AVERAGE if self.is_average else OriginKind.PARAMETERS
+        return Origin(kind, "/".join(self.root), stored=stored)
 
     def __str__(self) -> str:
         return f"'{'/'.join(self.root)}'" if self.root else "the root"

@@ -22,6 +22,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_object_graph,
     read_tensor,
 )
+from tpuserve_exporter.terms.provenance import Origin, OriginKind, Origins
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     if options.freeze or options.as_function:
         return _open_to_change(source, saved_model, content, options)
     notes = tuple(note for one in saved_model.meta_graphs for note in list_sparse(one))
-    return OpenedSource(kind="savedmodel", name=source.name, model=source, notes=notes)
+    return OpenedSource(kind="savedmodel", name=source.name, model=source, notes=notes, values=_list_values(source))
 
 
 def _open_to_change(source: Path, saved_model: "SavedModel", content: bytes, options: ModelOptions) -> OpenedSource:
@@ -92,7 +93,12 @@ def _open_to_change(source: Path, saved_model: "SavedModel", content: bytes, opt
     others = sorted(loaded.signatures.keys() - {name})
     notes = (f"only the signature {name} is exported, without {', '.join(others)}",) if others else ()
     return OpenedSource(
-        kind="savedmodel", name=source.name, model=function, reference=TracedReference(function), notes=notes
+        kind="savedmodel",
+        name=source.name,
+        model=function,
+        reference=TracedReference(function),
+        notes=notes,
+        values=_list_values(source),
     )
 
 
@@ -171,20 +177,30 @@ def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
     if prefix is None:
         return
     reader = open_checkpoint(prefix)
-    names = _names(prefix, reader)
-    times = Counter(names.values())
-    for key, dtype in reader.get_variable_to_dtype_map().items():
-        again = key.startswith(_AGAIN) and times[names[key]] > 1
-        if (dtype.is_floating or dtype.is_complex) and not again:
-            yield names[key], read_tensor(reader, prefix, key)
+    dtypes = reader.get_variable_to_dtype_map()
+    for key, name in _names(prefix, reader).items():
+        if dtypes[key].is_floating or dtypes[key].is_complex:
+            yield name, read_tensor(reader, prefix, key)
+
+
+def _list_values(saved_model: Path) -> Origins:
+    """Return the origins of variables and of files with tables. Raises SourceUnreadable."""
+    prefix = find_variables(saved_model)
+    names = [] if prefix is None else list(_names(prefix, open_checkpoint(prefix)).values())
+    assets = [one.relative_to(saved_model).as_posix() for one in sorted((saved_model / "assets").rglob("*"))]
+    return dict.fromkeys([*names, *assets], Origin(OriginKind.COPIED))
 
 
 def _names(prefix: Path, reader: "tf.train.CheckpointReader") -> dict[str, str]:
-    """Return the training names of the stored values, by key. TensorFlow 2 stores them in the object graph."""
+    """Return the training names of the stored values, by key. TensorFlow 2 stores them in the object graph.
+
+    Omit the second copies that Keras stores, and TensorFlow's own data.
+    """
     names = {key: key.removesuffix(_VALUE) for key in reader.get_variable_to_dtype_map()}
-    if OBJECT_GRAPH_KEY in names:
+    if names.pop(OBJECT_GRAPH_KEY, None) is not None:
         names |= {one.key: name_of_variable(one.name) for one in read_object_graph(prefix).variables.values()}
-    return names
+    times = Counter(names.values())
+    return {key: name for key, name in names.items() if not (key.startswith(_AGAIN) and times[name] > 1)}
 
 
 def _leave_out(where: str, names: list[str]) -> list[str]:

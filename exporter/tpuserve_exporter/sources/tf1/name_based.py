@@ -16,6 +16,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_tensor,
     restore_tensor,
 )
+from tpuserve_exporter.terms.provenance import Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
 
@@ -168,8 +169,7 @@ def restore(
     """
     chosen, averages = _choose(checkpoint, variables, options.weights)
     pairs = {one.name: (one, chosen[one.name]) for one in variables if one.name in chosen}
-    averaged = {name for name, stored in chosen.items() if stored.key.endswith(_AVERAGE)}
-    entries = [_compare(one, chosen.get(one.name), one.name in averaged) for one in variables]
+    entries = [_compare(one, chosen.get(one.name)) for one in variables]
     report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
     if report.problems:
         # A graph from a file has no initial values.
@@ -195,9 +195,14 @@ def _choose(
     return raw | taken, len(taken)
 
 
-def _compare(variable: GraphVariable, stored: Stored | None, averaged: bool) -> Entry:
+def _compare(variable: GraphVariable, stored: Stored | None) -> Entry:
     model = ArraySpec(variable.dtype.name, variable.stored_shape)
-    return Entry.compare(variable.name, model, None if stored is None else stored.spec, averaged)
+    if stored is None:
+        return Entry.compare(variable.name, model, None)
+    key = None if stored.key == variable.name else stored.key
+    is_average = stored.key.endswith(_AVERAGE)
+    origin = Origin(OriginKind.AVERAGE, f"NAME{_AVERAGE}", stored=key) if is_average else Origin(stored=key)
+    return Entry.compare(variable.name, model, stored.spec, origin)
 
 
 def _report(
@@ -227,7 +232,6 @@ def _report(
         other_models={kind: tuple(names) for kind, names in others.items() if names},
         bookkeeping=tuple(bookkeeping),
         notes=tuple(_notes(checkpoint, averages, len(pairs), options)),
-        averages_from=f"NAME{_AVERAGE}" if averages else "",
     )
 
 

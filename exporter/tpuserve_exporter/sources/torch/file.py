@@ -21,6 +21,7 @@ from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
 from tpuserve_exporter.sources.torch.tensors import Outputs, find_dtype
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile, read_weights
 from tpuserve_exporter.sources.torch.weights_matching import restore
+from tpuserve_exporter.terms.provenance import LIVE, Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 
 
@@ -40,13 +41,14 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
     if isinstance(model, ExportedProgram):
         program = SavedProgram(model, options.inputs)
         return _opened(
-            name, program, Outputs.read(program.returned(), options.outputs), options, None, program.report()
+            name, program, Outputs.read(program.returned(), options.outputs), options, report=program.report(LIVE)
         )
     if not isinstance(model, torch.nn.Module):
         raise OptionConflict(f"cannot export {name}. From torch, pass an nn.Module or a program of torch.export")
     module = copy.deepcopy(model).cpu().eval()
     copied = Module(module, _inputs(module, options))
-    return _opened(name, copied, Outputs.read(copied.returned(), options.outputs), options, None, None)
+    outputs = Outputs.read(copied.returned(), options.outputs)
+    return _opened(name, copied, outputs, options, values=dict.fromkeys(copied.state(), LIVE))
 
 
 def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
@@ -54,7 +56,7 @@ def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict(f"{source.name} is a program and needs no model. Omit --model")
     program = SavedProgram(read_program(source, options.unsafe), options.inputs)
     outputs = Outputs.read(program.returned(), options.outputs)
-    return _opened(source.name, program, outputs, options, None, program.report())
+    return _opened(source.name, program, outputs, options, report=program.report())
 
 
 def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
@@ -71,8 +73,9 @@ def _opened(
     model: Module | SavedProgram,
     outputs: Outputs,
     options: ModelOptions,
-    step: int | None,
-    report: RestoreReport | None,
+    step: int | None = None,
+    report: RestoreReport | None = None,
+    values: Origins | None = None,
 ) -> OpenedSource:
     with quiet():
         served = serve_torch(model, outputs, options)
@@ -87,6 +90,7 @@ def _opened(
         restore=report,
         notes=served.notes,
         jax=served.source,
+        values=values or {},
     )
 
 

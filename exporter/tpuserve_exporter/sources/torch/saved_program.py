@@ -13,6 +13,7 @@ from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.naming import check_names
 from tpuserve_exporter.options.export_options import InputNaming
 from tpuserve_exporter.sources.torch.program import describe, placeholders, taken
+from tpuserve_exporter.terms.provenance import TRAINED, Origin
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport
 
 
@@ -47,12 +48,12 @@ class SavedProgram:
     def returned(self) -> Any:  # noqa: ANN401 - whatever the program returns
         return placeholders(self._program)
 
-    def report(self) -> RestoreReport:
-        """Report every parameter and buffer, and operations of training in the program."""
+    def report(self, origin: Origin = TRAINED) -> RestoreReport:
+        """Report every parameter and buffer, all of one origin, and operations of training in the program."""
         described = {
             name: f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for name, one in self.state().items()
         }
-        entries = tuple(Entry(name, Fate.MATCHED, model=one, checkpoint=one) for name, one in described.items())
+        entries = tuple(Entry(name, Fate.MATCHED, one, one, origin=origin) for name, one in described.items())
         return RestoreReport(entries, notes=tuple(self._left_of_training()))
 
     def _left_of_training(self) -> Iterator[str]:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -11,6 +11,7 @@ from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, rename
 from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
+from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind, Origins
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 
 Tensors = Mapping[str, torch.Tensor]
@@ -28,13 +29,13 @@ _COMPILED = "_orig_mod."
 class Matching:
     """A matched set of the file. `pairs` has tensors by their names in the module, and `leftover` by their own names.
 
-    `averaged` names the pairs that are averaged weights.
+    `origins` are those of the pairs.
     """
 
     path: str
     pairs: Tensors
     leftover: Tensors
-    averaged: frozenset[str] = frozenset()
+    origins: Origins = field(default_factory=dict)
 
     def fit(self, module: Tensors) -> tuple[int, int, int]:
         """Score the match: pairs with equal shapes, then pairs, then few leftover tensors. Higher is better."""
@@ -74,14 +75,14 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     if not averaged or (options.weights == "raw" and raw):
         return _best(wanted, raw or averaged, file), []
     best = _best(wanted, averaged, file)
-    best = replace(best, averaged=frozenset(best.pairs))
+    best = replace(best, origins=dict.fromkeys(best.pairs, Origin(OriginKind.AVERAGE, best.path)))
     if not raw:
         return best, [f"used the averaged weights, '{best.path}', because the file has no others"]
     others = _best(wanted, raw, file)
     # Averages cover parameters only. Buffers such as running means come from the raw weights.
     pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
     note = f"used the averaged weights, '{best.path}', instead of '{others.path}' (--weights raw uses those)"
-    return replace(best, pairs={**best.pairs, **pairs}), [note]
+    return replace(best, pairs={**best.pairs, **pairs}, origins={**others.origins, **best.origins}), [note]
 
 
 def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile) -> Matching:
@@ -128,7 +129,8 @@ def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Ma
     pairs = {name: inner[name] for name in wanted if name in inner}
     used = {prefix + name for name in pairs}
     leftover = {name: tensor for name, tensor in stored.items() if name not in used and not name.endswith(_COUNTERS)}
-    return Matching(path, pairs | _tied(wanted, pairs), leftover)
+    pairs |= _tied(wanted, pairs)
+    return Matching(path, pairs, leftover, dict.fromkeys(pairs, Origin(part=path)))
 
 
 def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:
@@ -149,7 +151,7 @@ def _report(
     wanted: Tensors, chosen: Matching, file: WeightsFile, options: ModelOptions, notes: Sequence[str]
 ) -> RestoreReport:
     entries = [
-        _compare(name, tensor, chosen.pairs.get(name), name in chosen.averaged)
+        _compare(name, tensor, chosen.pairs.get(name), chosen.origins.get(name, TRAINED))
         for name, tensor in wanted.items()
         if name in chosen.pairs or not name.endswith(_COUNTERS)
     ]
@@ -160,14 +162,13 @@ def _report(
         other_models={path or file.name: tuple(found) for path, found in file.sets.items() if path != chosen.path},
         bookkeeping=file.bookkeeping,
         notes=tuple(notes),
-        averages_from=chosen.path if chosen.averaged else "",
     )
 
 
-def _compare(name: str, wanted: torch.Tensor, stored: torch.Tensor | None, averaged: bool) -> Entry:
+def _compare(name: str, wanted: torch.Tensor, stored: torch.Tensor | None, origin: Origin) -> Entry:
     if stored is None:
         return Entry(name, Fate.MISSING, model=_describe(wanted))
-    return Entry(name, _fate(wanted, stored), _describe(wanted), _describe(stored), averaged=averaged)
+    return Entry(name, _fate(wanted, stored), _describe(wanted), _describe(stored), origin=origin)
 
 
 def _fate(wanted: torch.Tensor, stored: torch.Tensor) -> Fate:

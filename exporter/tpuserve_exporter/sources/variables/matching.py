@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import Weights
 from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, StoredVariable
+from tpuserve_exporter.terms.provenance import Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def _describe(variable: Any) -> ModelVariable:  # noqa: ANN401 - a variable of K
 # Usual names of a model that holds averages of the trained one.
 _AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)
 _SLOT = "average"
+# The name in reports for averages without a separate model: Keras' use_ema, slots named `average`.
+OPTIMIZER = "optimizer"
 _TRAINED, _AVERAGES, _COUNT = "_trainable_variables", "_model_variables_moving_average", "_iterations"
 
 
@@ -177,6 +180,15 @@ class Matching:
         """Stored values for the model's variables, with averages instead of trained values."""
         return {**self.pairs, **self.averages}
 
+    def origin(self, index: int, variable: ModelVariable) -> Origin:
+        """Return the origin of the value for the model's variable number `index`."""
+        taken = self.taken.get(index)
+        stored = None if taken is None or taken.name == variable.name else taken.name
+        if index not in self.averages:
+            return Origin(part=self.root, stored=stored)
+        part = self.root if is_averaged_model(self.root) else OPTIMIZER
+        return Origin(OriginKind.AVERAGE, part, stored=stored)
+
     @property
     def nodes(self) -> frozenset[int]:
         return frozenset(stored.node for stored in [*self.pairs.values(), *self.averages.values()])
@@ -273,7 +285,7 @@ def compare(weights: Sequence[ModelVariable], matching: Matching) -> list[Entry]
     """Return an entry for every variable of the model, then for every stored variable that remains."""
     taken = matching.taken
     entries = [
-        Entry.compare(variable.name, variable.spec, _spec(taken.get(index)), index in matching.averages)
+        Entry.compare(variable.name, variable.spec, _spec(taken.get(index)), matching.origin(index, variable))
         for index, variable in enumerate(weights)
     ]
     return entries + [Entry(stored.name, Fate.UNUSED, checkpoint=str(stored.spec)) for stored in matching.leftover]

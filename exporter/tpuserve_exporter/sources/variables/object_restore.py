@@ -18,9 +18,6 @@ from tpuserve_exporter.sources.variables.matching import (
 from tpuserve_exporter.sources.variables.object_graph import ObjectGraph
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 
-# The name in reports for averages without a separate model: Keras' use_ema, slots named `average`.
-OPTIMIZER = "optimizer"
-
 
 def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreReport:  # noqa: ANN401 - Keras or tf.Module
     """Assign the stored values to the model's variables, one by one.
@@ -59,15 +56,7 @@ def _report(
         other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
         bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
         notes=(*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options)),
-        averages_from=averages_from(matching),
     )
-
-
-def averages_from(matching: Matching) -> str:
-    """Return the name of the checkpoint's part whose averages were taken, or an empty string."""
-    if not matching.averages:
-        return ""
-    return matching.root if is_averaged_model(matching.root) else OPTIMIZER
 
 
 def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
