@@ -76,3 +76,21 @@ def test_a_released_model_holds_no_weights_wherever_they_are_referred_to() -> No
     assert [tensor.numel() for tensor in kept] == [0] * len(kept)
     assert all(variable.shape.num_elements() for variable in served.function.trackables[0].variables)
     assert not any(variable.read_value().numpy().size for variable in served.function.trackables[0].variables)
+
+
+class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """Attention as in GPT-2: a view of its output, which needs the strides of the attention itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(*x.shape[:-1], 2, -1).transpose(1, 2)
+        attended = nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        together = attended.transpose(1, 2).reshape(*x.shape[:-1], -1).contiguous()
+        return together.view(-1, together.size(-1)) * 2
+
+
+def test_the_output_of_an_attention_can_be_viewed() -> None:
+    model = Module(Attention().eval(), {"x": JaxInput("float32", ("rows", "length", 8))})
+    rows = np.random.default_rng(0).random((2, 5, 8), dtype=np.float32)
+    with quiet():
+        answer = lower(model.trace())({}, [rows])[0]
+    np.testing.assert_allclose(answer, model.call({"x": torch.from_numpy(rows)}).numpy(), atol=1e-6)

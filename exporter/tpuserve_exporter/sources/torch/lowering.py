@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.metadata
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -250,10 +251,32 @@ def _constant(tensor: torch.Tensor) -> Any:  # noqa: ANN401 - an array of JAX
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
-    """Decompose a program into torch's core operations, and then into operations that torchax supports."""
+    """Decompose a program into torch's core operations, and then into operations that torchax supports.
+
+    Raises CannotLower.
+    """
     from torchax.decompositions import DECOMPOSITIONS
 
-    return program.run_decompositions().run_decompositions(DECOMPOSITIONS)
+    core = torch.export.default_decompositions()
+    core[_VIEW] = _view
+    try:
+        # torch prints the graph of a decomposition that fails.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return program.run_decompositions(core).run_decompositions({**DECOMPOSITIONS, _VIEW: _view})
+    except Exception as error:  # torch raises many kinds of errors
+        raise CannotLower(f"torch cannot decompose the model's operations: {reason_of(error)}") from error
+
+
+_VIEW = torch.ops.aten.view.default
+
+
+def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:  # noqa: ANN401 - a tensor, or NotImplemented
+    """Copy a tensor that is not contiguous before a view of it. The graph of JAX has no strides and no copy.
+
+    A decomposed operation may give its result other strides than the operation itself, such as attention. A view that
+    was possible then fails.
+    """
+    return NotImplemented if tensor.is_contiguous() else tensor.clone(memory_format=torch.contiguous_format).view(size)
 
 
 class _JaxInterpreter(torch.fx.Interpreter):  # type: ignore[misc]  # torch is untyped here
