@@ -67,6 +67,7 @@ def export(
     *,
     check: Samples | None = None,
     warmup: Samples | None = None,
+    labelled: Samples | None = None,
     examples: Examples = (),
     report: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     progress: bool = True,
@@ -75,11 +76,11 @@ def export(
     """Check `source` and publish it as the next version under `out_base`, as `tpuserve export` does. Blocks.
 
     `source` is a path of any kind that the command takes, or a model in this process. Such a model is a Keras model, a
-    JAX function with its parameters `(apply_fn, params)`, a Flax NNX or torch module, or a ServedFunction. `check` and
-    `warmup` are files or arrays by name. `examples` are pairs of an input and its expected answer, as for --example:
-    `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's options, with
-    underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`. Options that the command lets you
-    repeat take a list or, for NAME=VALUE, a dictionary.
+    JAX function with its parameters `(apply_fn, params)`, a Flax NNX or torch module, or a ServedFunction. `check`,
+    `warmup` and `labelled` are files or arrays by name. `examples` are pairs of an input and its expected answer, as
+    for --example: `("photo.jpg", "tabby")`, `({"ids": array}, 3)`, `(photo_bytes, scores)`. `options` are the command's
+    options, with underscores: `batch_sizes=(1, 8)`, `input="x:float32[batch,4]"`, `from_="keras"`. Options that the
+    command lets you repeat take a list or, for NAME=VALUE, a dictionary: `expect=["accuracy>=0.97"]`.
 
     Raises:
         ExportError: if the export fails; it publishes nothing. Each subclass has an exit code of the command.
@@ -92,6 +93,7 @@ def export(
         file_options: dict[str, object] = {
             "check": _as_file(check, scratch, "check"),
             "warmup": _as_file(warmup, scratch, "warmup"),
+            "labelled": _as_file(labelled, scratch, "labelled"),
             "example": list(_example_texts(examples, scratch)),
         }
         parsed = _parse(path or type(source).__name__, os.fspath(out_base), file_options | options)

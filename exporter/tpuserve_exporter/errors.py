@@ -14,7 +14,8 @@ ExportError                 1   any other error
 ├── MissingExtra           10   the source's framework is not installed
 ├── UnsafeSource           11   reading the source would run code that it contains
 ├── WeightsNotFinite       12   weights are NaN or infinite
-└── UnsafeOperation        13   the graph reads or writes files, runs Python, or has unknown operations
+├── UnsafeOperation        13   the graph reads or writes files, runs Python, or has unknown operations
+└── ExpectationFailed      14   a metric of the version on --labelled does not meet its --expect
 """
 
 import re
@@ -111,6 +112,10 @@ class WeightsNotFinite(ExportError):
 
 class UnsafeOperation(ExportError):
     exit_code = 13
+
+
+class ExpectationFailed(ExportError):
+    exit_code = 14
 
 
 def reason_of(error: Exception) -> str:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.errors import SamplesUnfit
-from tpuserve_exporter.terms.sample_files import MOST_RECORDS, open_samples
+from tpuserve_exporter.terms.sample_rows import MOST_RECORDS, open_samples
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
 
 pytestmark = [
@@ -75,6 +75,7 @@ def test_sequences_of_records_are_padded_to_the_longest(tmp_path: Path) -> None:
     signature = Signature("s", inputs, {})
     file = open_samples(samples, {"ids": 9})
     assert file.find("ids", signature).tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert [type(word) for word in file.find("word", signature)] == [bytes, bytes]
     assert file.find("word", signature).tolist() == [b"a", b"b"]
 
 
@@ -87,7 +88,7 @@ def test_of_a_whole_data_set_the_first_records_are_taken(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"hello, this is some text", "cannot read samples: it is neither .npz nor TFRecord"),
+        (b"hello, this is some text", "cannot read samples: it is neither .npz, .csv nor TFRecord"),
         (b"", "samples contains no records"),
         (None, "cannot read samples: it is damaged after 1 record(s)"),
     ],

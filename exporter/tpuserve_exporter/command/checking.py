@@ -9,9 +9,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from tpuserve_exporter.command.labelled_options import labelled_options, read_labelled
 from tpuserve_exporter.command.parameter_types import MESH, SHARD, TOPOLOGIES
 from tpuserve_exporter.command.running import report_error, run_program
-from tpuserve_exporter.errors import CannotLower, ParityFailed, SourceUnreadable
+from tpuserve_exporter.errors import CannotLower, ExpectationFailed, ParityFailed, SourceUnreadable
+from tpuserve_exporter.options.expectation import LabelledOptions
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 from tpuserve_exporter.reports.shown_progress import choose_progress
 from tpuserve_exporter.terms.progress import Progress
@@ -19,6 +21,7 @@ from tpuserve_exporter.terms.progress import Progress
 if TYPE_CHECKING:
     from tpuserve_exporter.checks.recorded_requests import RecordedCheck
     from tpuserve_exporter.programs.preflight import PreflightReport
+    from tpuserve_formats.manifest.version import ManifestEvaluation
 
 PROG_NAME = "tpuserve check"
 _LOG_WIDTH = 150
@@ -31,6 +34,9 @@ Examples:
   # compare answers with those of version 2
   tpuserve check models/digits/3 --against models/digits/2
 \b
+  # evaluate on held-out rows with labels
+  tpuserve check models/digits/3 --labelled held_out.npz --expect "accuracy>=0.97"
+\b
   # compile for one chip of these TPUs
   tpuserve check models/digits/3 --tpu v5e:1x1,v6e:1x1
 \b
@@ -39,16 +45,17 @@ Examples:
 
 \b
 Exit codes:
-  0  every answer agrees; every program compiles and fits, and all of them together
+  0  every answer agrees; every metric meets its bound; every program compiles and fits, and all of them together
   1  unexpected error
   2  wrong usage, or a rule that does not fit the weights
   3  an answer differs by more than the tolerance
   4  a program does not fit, does not compile or could not be checked, or all programs together do not fit
   6  no version with device programs or recorded answers, or a damaged one
   8  the version does not load
-  9  the version does not take the recorded requests
+  9  the version does not take the recorded requests, or the rows of --labelled
   10  the compiler is not installed
   13  the graph reads or writes files, runs Python, or has unknown operations
+  14  a metric does not meet its --expect
   130  interrupted
 """
 
@@ -91,6 +98,7 @@ Exit codes:
     multiple=True,
     help="Operation that the graph may have although servers refuse it. Repeatable.",
 )
+@labelled_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document to standard output, and nothing else.")
 def command(
     version: Path,
@@ -102,31 +110,33 @@ def command(
     rules: tuple[ShardRule, ...],
     allowed_ops: tuple[str, ...],
     as_json: bool,
+    **labelled: Any,  # noqa: ANN401 - as click passes the options of labelled_options
 ) -> int:
     """Check the published version in the directory VERSION.
 
-    Without --tpu, the command runs the recorded requests of the export on this machine's CPU and compares the answers
-    with the recorded ones. The manifests set the tolerance. With --tpu, it compiles the device programs with libtpu and
-    checks that each of them, and all together, fit. This needs no TPU.
+    Without --tpu and --labelled, the command runs the recorded requests of the export on this machine's CPU and
+    compares the answers with the recorded ones. The manifests set the tolerance. With --labelled, it runs every row of
+    the file on the CPU, and compares each metric with its --expect. With --tpu, it compiles the device programs with
+    libtpu and checks that each of them, and all together, fit. This needs no TPU.
     """
-    _check_options(topologies, against, atol, rtol, rules)
+    evaluates = labelled["labelled"] is not None
+    compares = against is not None or not (topologies or evaluates)
+    _check_options(topologies, compares, atol, rtol, rules)
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
         progress = choose_progress(as_json, console)
         _check_operations((version, *([against] if against else [])), allowed_ops)
-        answers = (
-            None
-            if topologies and against is None
-            else _compare_answers(version, against or version, atol, rtol, progress)
-        )
+        options = read_labelled(labelled)
+        answers = _compare_answers(version, against or version, atol, rtol, progress) if compares else None
+        evaluation = None if options is None else _evaluate(version, options, progress)
         report = _compile(version, topologies, mesh, rules, progress) if topologies else None
     except Exception as error:  # the top of the process
         return report_error(error, as_json)
-    code = _exit_code(answers, report)
+    code = _exit_code(answers, evaluation, report)
     if as_json:
-        click.echo(json.dumps(_document(answers, report, code), indent=2))
+        click.echo(json.dumps(_document(answers, evaluation, report, code), indent=2))
     else:
-        _print(console, answers, report)
+        _print(console, answers, evaluation, report)
     return code
 
 
@@ -141,30 +151,44 @@ def _check_operations(versions: tuple[Path, ...], allowed: tuple[str, ...]) -> N
 
 def _check_options(
     topologies: tuple[TpuTopology, ...] | None,
-    against: Path | None,
+    compares: bool,
     atol: float | None,
     rtol: float | None,
     rules: tuple[ShardRule, ...],
 ) -> None:
     if topologies is None and rules:
         raise click.UsageError("--shard has no effect without --tpu. Add --tpu")
-    if topologies and against is None and (atol is not None or rtol is not None):
-        raise click.UsageError("--atol and --rtol have no effect with --tpu alone. Add --against, or omit --tpu")
+    if not compares and (atol is not None or rtol is not None):
+        alone = "--tpu" if topologies else "--labelled"
+        raise click.UsageError(f"--atol and --rtol have no effect with {alone} alone. Add --against, or omit {alone}")
 
 
-def _compare_answers(
-    version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress
-) -> "RecordedCheck":
+def _start(version: Path, progress: Progress) -> None:
+    """Start TensorFlow for an existing version. Raises SourceUnreadable."""
     from tpuserve_exporter.models.frameworks import start_tensorflow
 
     if not version.is_dir():
         raise SourceUnreadable(f"there is no version directory {version}")
     with progress.step("Start TensorFlow"):
         start_tensorflow(in_command=True)
+
+
+def _compare_answers(
+    version: Path, golden: Path, atol: float | None, rtol: float | None, progress: Progress
+) -> "RecordedCheck":
+    _start(version, progress)
     from tpuserve_exporter.checks.recorded_requests import check_recorded
 
     with progress.step("Run the recorded requests") as step:
         return check_recorded(version, golden, atol, rtol, step.advance)
+
+
+def _evaluate(version: Path, options: LabelledOptions, progress: Progress) -> "ManifestEvaluation":
+    _start(version, progress)
+    from tpuserve_exporter.checks.evaluation import evaluate_version
+
+    with progress.step(f"Evaluate the version on {options.file.name}") as step:
+        return evaluate_version(version, options, step.advance)
 
 
 def _compile(
@@ -182,18 +206,34 @@ def _compile(
     return Preflight(topologies, mesh, rules, progress).run(VersionPrograms.read(version))
 
 
-def _exit_code(answers: "RecordedCheck | None", report: "PreflightReport | None") -> int:
+def _exit_code(
+    answers: "RecordedCheck | None", evaluation: "ManifestEvaluation | None", report: "PreflightReport | None"
+) -> int:
     if answers is not None and answers.beyond:
         return ParityFailed.exit_code
+    if evaluation is not None and not all(one.met for one in evaluation.metrics):
+        return ExpectationFailed.exit_code
     return CannotLower.exit_code if report is not None and not report.passed else 0
 
 
-def _print(console: Console, answers: "RecordedCheck | None", report: "PreflightReport | None") -> None:
+def _print(
+    console: Console,
+    answers: "RecordedCheck | None",
+    evaluation: "ManifestEvaluation | None",
+    report: "PreflightReport | None",
+) -> None:
     if answers is not None:
-        mark, style = ("✗", "red") if answers.beyond else ("✓", "green")
-        console.print(Text(f"{mark} {answers}", style=style), soft_wrap=True)
+        _print_outcome(console, not answers.beyond, str(answers))
+    if evaluation is not None:
+        for one in evaluation.metrics:
+            _print_outcome(console, one.met, f"{one.metric}: {one.describe(evaluation)}")
     if report is not None:
         _print_report(console, report)
+
+
+def _print_outcome(console: Console, passed: bool, text: str) -> None:
+    mark, style = ("✓", "green") if passed else ("✗", "red")
+    console.print(Text(f"{mark} {text}", style=style), soft_wrap=True)
 
 
 def _print_report(console: Console, report: "PreflightReport") -> None:
@@ -205,11 +245,17 @@ def _print_report(console: Console, report: "PreflightReport") -> None:
     print_suggestion(console, report)
 
 
-def _document(answers: "RecordedCheck | None", report: "PreflightReport | None", code: int) -> dict[str, Any]:
+def _document(
+    answers: "RecordedCheck | None",
+    evaluation: "ManifestEvaluation | None",
+    report: "PreflightReport | None",
+    code: int,
+) -> dict[str, Any]:
     return {
         "ok": code == 0,
         "exit_code": code,
         **({} if answers is None else {"answers": answers.to_json()}),
+        **({} if evaluation is None else {"evaluation": evaluation.model_dump(mode="json")}),
         **({} if report is None else _report_document(report)),
     }
 

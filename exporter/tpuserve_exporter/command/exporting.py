@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, get_args
 
 import click
 
+from tpuserve_exporter.command.labelled_options import labelled_options
 from tpuserve_exporter.command.options import REPORTING, read_options
 from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command.running import run_program
@@ -31,6 +32,7 @@ SECTIONS: Final = {
     "Conversion": "compute_dtype int8 freeze also",
     "Device programs": "device_programs topologies tpu_strict tpu_numerics mesh rules",
     "Checks": ("check examples atol rtol warmup serve_check allow_nan allow_nondeterminism allow_batch_statistics"),
+    "Metrics": "labelled expectations label_key input_keys ignored_label",
     "Publishing": "version again sign dry_run",
     "Output": "reports as_json verbose",
 }
@@ -71,6 +73,10 @@ Examples:
   tpuserve export checkpoints/ models/films --model films:build --signature text=films:serve \\
       --example 'text:a good film=positive'
 \b
+  # held-out rows with labels: publish only if the model has learned them
+  tpuserve export checkpoints/ models/digits --model examples.digits.model:build \\
+      --labelled held_out.npz --expect "accuracy>=0.97"
+\b
   # an existing SavedModel, checked and published as version 7
   tpuserve export saved/ models/digits --version 7
 
@@ -90,6 +96,7 @@ Exit codes:
   11  reading the source would run code from it
   12  weights that are NaN or infinite
   13  the graph reads or writes files, runs Python, or has unknown operations
+  14  a metric does not meet its --expect
   130  interrupted
 A failed export publishes nothing and removes its temporary files.
 """
@@ -318,7 +325,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option(
     "--check",
     type=_FILE,
-    help="Inputs for the checks, instead of made-up ones: .npz by name, or TFRecord of tf.Example.",
+    help="Inputs for the checks, instead of made-up ones: .npz by name, TFRecord of tf.Example, or .csv.",
 )
 @click.option(
     "--example",
@@ -339,13 +346,14 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Relative tolerance. [1e-4; in bfloat16 2e-2, in float16 2.5e-3; in int8 or another --compute-dtype 5e-2]",
 )
 @click.option(
-    "--warmup", type=_FILE, help="Inputs of the warm-up requests, instead of the checks' inputs: .npz or TFRecord."
+    "--warmup", type=_FILE, help="Inputs of the warm-up requests, instead of the checks' inputs, in such a file."
 )
 @click.option(
     "--serve-check",
     is_flag=True,
     help="Start a real server before publishing, and compare its answers over gRPC and REST.",
 )
+@labelled_options
 @click.option("--version", type=Version(), default="next", show_default=True, help="Version number to publish.")
 @click.option(
     "--sign",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tpuserve_exporter.command.labelled_options import read_labelled
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.example import Example
 from tpuserve_exporter.options.export_options import (
@@ -59,11 +60,12 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     if sequences.pad_values and not sequences.buckets:
         raise OptionConflict("--pad-value needs --sequence-buckets")
     examples = tuple(Example.parse(text) for text in arguments.pop("examples"))
+    labelled = read_labelled(arguments)
     batching = _read_batching(arguments)
     tpu = _read_tpu(arguments)
     return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, examples=examples, batching=batching, tpu=tpu,
-        kind=None if kind == "auto" else kind, **arguments,
+        model=model, sequences=sequences, signatures=signatures, examples=examples, labelled=labelled,
+        batching=batching, tpu=tpu, kind=None if kind == "auto" else kind, **arguments,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.example import Example
+from tpuserve_exporter.options.expectation import LabelledOptions
 from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
@@ -210,6 +211,7 @@ class ExportOptions:
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     examples: tuple[Example, ...] = ()
+    labelled: LabelledOptions | None = None
     atol: float | None = None
     rtol: float | None = None
     warmup: Path | None = None

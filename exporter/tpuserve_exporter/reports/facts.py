@@ -6,6 +6,7 @@ from typing import Any
 from tpuserve_exporter.reports.parity_section import show_outputs
 from tpuserve_exporter.terms.texts import difference, megabytes, percent, seconds
 from tpuserve_formats.counted import counted
+from tpuserve_formats.manifest.version import ManifestEvaluation
 from tpuserve_formats.markup import Markup, element, join
 
 
@@ -80,12 +81,23 @@ def list_facts(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         ("largest difference", difference(parity["max_abs_difference"]), allowed),
         *([("same first class", percent(min(top1)), "top-1 agreement with the source")] if top1 else []),
+        *_metrics(manifest.get("evaluation")),
         ("batch sizes", ", ".join(map(str, sizes)) or "none", _rows_note(bool(sizes), independent)),
         ("compute dtype", manifest["compute_dtype"], f"checked with {parity['rows']} row(s)"),
         ("size", megabytes(total), f"{counted(len(manifest['files']), 'file')}"),
         ("warm-up", str(document["warmup_records"]), "requests run before the version serves"),
         *_served(document.get("serve_check")),
         ("time", seconds(document["seconds"]), "total"),
+    ]
+
+
+def _metrics(evaluation: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    if evaluation is None:
+        return []
+    found = ManifestEvaluation.model_validate(evaluation)
+    return [
+        (one.metric, one.shown, f"expected {one.expected}, {found.rows:,} row(s) of {found.file}")
+        for one in found.metrics
     ]
 
 

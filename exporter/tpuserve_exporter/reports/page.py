@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
 
+from tpuserve_exporter.reports.evaluation_section import show_evaluation
 from tpuserve_exporter.reports.facts import show_facts, show_heading, show_warnings
 from tpuserve_exporter.reports.parity_section import show_parity
 from tpuserve_exporter.reports.preflight_section import show_preflight
@@ -349,6 +350,7 @@ def _sections(document: Document) -> list[Markup]:
         show_heading(document),
         show_warnings(document),
         show_facts(document),
+        show_evaluation(document),
         show_samples(document),
         show_parity(document),
         show_preflight(document),

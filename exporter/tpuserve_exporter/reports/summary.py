@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.evaluation import UNCHECKED
 from tpuserve_exporter.errors import ExportError
 from tpuserve_exporter.reports.page import render_page
 from tpuserve_exporter.reports.preflight_section import print_preflight, print_suggestion
@@ -47,6 +48,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "suggested_batch_sizes": [] if exported.preflight is None else list(exported.preflight.batch_sizes),
         "serve_check": None if exported.serve_check is None else asdict(exported.serve_check),
         "preprocessing": list(exported.preprocessing),
+        "examples": exported.examples,
         "samples": [one.to_json() for one in exported.samples],
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
@@ -174,6 +176,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *_describe_programs(exported),
         *_describe_numerics(exported.manifest.device),
         *([("examples", f"{exported.examples} correct")] if exported.examples else []),
+        *_describe_evaluation(exported),
         *([] if exported.serve_check is None else [("served", str(exported.serve_check))]),
         ("warm-up requests", str(exported.warmup_records)),
         ("size", megabytes(sum(file.size_bytes for file in manifest.files.values()))),
@@ -200,6 +203,14 @@ def _describe_programs(exported: Exported) -> list[tuple[str, str]]:
     sizes = describe_sizes((one.batch_size, one.sequence_length) for one in programs)
     known = "" if exported.preflight is not None else "; `tpuserve check` shows whether they fit on a TPU"
     return [("device programs", f"{sizes}{known}")]
+
+
+def _describe_evaluation(exported: Exported) -> list[tuple[str, str]]:
+    """Return a line for each metric of --expect, or the line that names the missing check."""
+    found = exported.manifest.evaluation
+    if found is None:
+        return [] if exported.examples else [("trained", UNCHECKED)]
+    return [(one.metric, one.describe(found)) for one in found.metrics]
 
 
 def _describe_numerics(device: ManifestDevice | None) -> list[tuple[str, str]]:

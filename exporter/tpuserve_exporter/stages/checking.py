@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpuserve_exporter.checks.case_runs import CaseResults
+from tpuserve_exporter.checks.evaluation import evaluate, require
 from tpuserve_exporter.checks.example_runner import ExampleRunner, ShownSample
 from tpuserve_exporter.checks.version_checks import CheckedVersion
 from tpuserve_exporter.errors import CannotLower
@@ -14,6 +15,7 @@ from tpuserve_exporter.stages.writing import Written
 from tpuserve_exporter.terms.signature import Signature
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_formats.manifest.device import DeviceNumerics, DeviceShardRule, ManifestDevice
+from tpuserve_formats.manifest.version import ManifestEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,16 @@ def record_answers(job: Job, compiled: Compiled) -> Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A version that passed the checks. `version` has their results, and `samples` the predictions for the report."""
+    """A version that passed the checks. `version` has their results, and `samples` the predictions for the report.
+
+    `evaluation` has the metrics of --expect, or is None without --labelled.
+    """
 
     written: Written
     device: ManifestDevice | None
     version: CheckedVersion
     samples: tuple[ShownSample, ...]
+    evaluation: ManifestEvaluation | None = None
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -92,10 +98,24 @@ class Checked:
 
 
 def check_version(job: Job, recorded: Recorded, session: SessionModel) -> Checked:
-    """Compare the outputs of `session`. Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed."""
+    """Compare the outputs of `session`, then evaluate it.
+
+    Raises OptionConflict, SamplesUnfit, TrainingMode, ParityFailed or ExpectationFailed.
+    """
     written, device = recorded.written, recorded.device
     version = job.checks.run(written.source, recorded.results, written.folder, session, device)
-    return Checked(written, device, version, _run_examples(job, version, session))
+    samples = _run_examples(job, version, session)
+    return Checked(written, device, version, samples, _evaluate(job, session))
+
+
+def _evaluate(job: Job, session: SessionModel) -> ManifestEvaluation | None:
+    if job.labelled is None:
+        return None
+    with job.progress.step(f"Evaluate the version on {job.labelled.name}") as step:
+        found = evaluate(job.labelled, session.signatures, session, job.options.batch_sizes, step.advance)
+        require(found)
+        step.detail = ", ".join(f"{one.metric} {one.shown}" for one in found.metrics)
+    return found
 
 
 def _run_examples(job: Job, version: CheckedVersion, session: SessionModel) -> tuple[ShownSample, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.checks.example_runner import ShownSample
+from tpuserve_exporter.checks.labelled_rows import LabelledRows
 from tpuserve_exporter.checks.serve_check import ServeCheck
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import Destination
@@ -43,7 +44,7 @@ class Warnings:
 class Job:
     """The options of one export, and the objects that its stages share. Only `warnings` changes while they run.
 
-    `key` signs the version; None: the version has no signature.
+    `key` signs the version; None: the version has no signature. `labelled` is None without --labelled.
     """
 
     options: ExportOptions
@@ -54,6 +55,7 @@ class Job:
     checks: Checks
     preflight: Preflight | None
     key: "Ed25519PrivateKey | None" = None
+    labelled: LabelledRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.signatures.labels import LABELS_FILE
 from tpuserve_exporter.stages.checking import Checked
 from tpuserve_exporter.stages.job import Job
-from tpuserve_exporter.terms.sample_files import open_samples
+from tpuserve_exporter.terms.sample_rows import open_samples
 from tpuserve_exporter.terms.samples import check_lengths, read_samples
 from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
@@ -197,6 +197,7 @@ def make_manifest(checked: Checked, options: ExportOptions, advance: Callable[[i
                 for name, one in version.signatures.items()
             },
         ),
+        evaluation=checked.evaluation,
         quantized=None if source.quantized is None else ManifestQuantized(**asdict(source.quantized)),
         frozen=written.freezing,
         allowed_ops=written.allowed_ops,

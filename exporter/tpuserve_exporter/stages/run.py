@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tpuserve_exporter.checks.labelled_rows import LabelledRows
 from tpuserve_exporter.checks.serve_check import find_server
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.checks.version_graph import check_no_python
@@ -167,7 +168,8 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
     """Check the libraries, files and version number that `options` need.
 
     Raises MissingExtra for a missing library, and PublishFailed for a number that another version has. Raises
-    OptionConflict for bad --labels, for a bad key, and for a mesh larger than a topology.
+    SamplesUnfit for --labelled, BuilderFailed for a function of --expect, and OptionConflict for bad --labels, for a
+    bad key, and for a mesh larger than a topology.
     """
     key = None if options.sign is None else read_key(options.sign)
     destination = open_destination(options.out_base)
@@ -181,9 +183,13 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
     preflight = Preflight(tpu.topologies, tpu.mesh, tpu.rules, progress) if tpu.topologies else None
     if options.serve_check:
         find_server()
+    labelled = None
+    if options.labelled is not None:
+        with progress.step(f"Read {options.labelled.file.name}"):
+            labelled = LabelledRows.open(options.labelled, labels, options.sequences)
     warnings = Warnings(progress)
     checks = Checks(options, progress, warnings.add)
-    return Job(options, progress, warnings, destination, labels, checks, preflight, key)
+    return Job(options, progress, warnings, destination, labels, checks, preflight, key, labelled)
 
 
 def screen_version(job: Job, written: Written) -> Written:

@@ -1,14 +1,14 @@
-"""The user's samples: arrays of an .npz file, or tf.Examples of a TFRecord file."""
+"""The user's samples: rows of an .npz, TFRecord or CSV file, which sample_rows reads."""
 
-import zipfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
-from tpuserve_exporter.options.array_files import read_numpy
 from tpuserve_exporter.options.export_options import PadValue
 from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from tensorflow.core.example.example_pb2 import Example
     from tensorflow.core.example.feature_pb2 import Feature
 
-# The most records to read from a TFRecord file, which may be a whole data set.
-MOST_RECORDS = 1000
-_GZIP = b"\x1f\x8b"
-_NUMPY = b"\x93NUMPY"
-
 
 class SampleFile(Protocol):
     """Rows of samples for any signature."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Names of the arrays, features or columns."""
+        ...
+
+    def without(self, keys: Iterable[str]) -> "SampleFile":
+        """Return the same rows without some names."""
+        ...
 
     def find(self, name: str, signature: Signature) -> Array:
         """Return rows for one input. Raises SamplesUnfit, with a list of the file's content, if it has none."""
@@ -34,65 +38,37 @@ class SampleFile(Protocol):
         ...
 
 
-def open_samples(path: Path, pad_values: Mapping[str, PadValue]) -> SampleFile:
-    """Read the file as .npz, detected by its name or content, or else as TFRecord. Raises SamplesUnfit.
-
-    Sequences of a TFRecord are padded to the longest one with `pad_values` by input, or with 0.
-    """
-    try:
-        with path.open("rb") as file:
-            start = file.read(6)
-    except OSError as error:
-        raise SamplesUnfit(f"cannot read {path.name}: {error.strerror}") from error
-    if path.suffix == ".npz" or start.startswith((b"PK", _NUMPY)):
-        return ArraysFile(path)
-    return RecordsFile(path, "GZIP" if start.startswith(_GZIP) else "", pad_values)
-
-
+@dataclass(frozen=True, slots=True)
 class ArraysFile:
-    """Arrays named `INPUT` or `SIGNATURE/INPUT` in an .npz file."""
+    """Arrays of the file `name`, by `INPUT` or `SIGNATURE/INPUT`."""
 
-    def __init__(self, path: Path) -> None:
-        self._name = path.name
-        self._arrays = _load_arrays(path)
+    name: str
+    arrays: Mapping[str, Array]
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return tuple(self.arrays)
+
+    def without(self, keys: Iterable[str]) -> "ArraysFile":
+        apart = set(keys)
+        return replace(self, arrays={key: value for key, value in self.arrays.items() if key not in apart})
 
     def find(self, name: str, signature: Signature) -> Array:
         for key in (f"{signature.name}/{name}", name):
-            if key in self._arrays:
-                return self._arrays[key]
-        available = ", ".join(sorted(self._arrays)) or "nothing"
-        raise SamplesUnfit(f"{self._name} has no array for input {name!r} of {signature.name}. It has {available}")
+            if key in self.arrays:
+                return self.arrays[key]
+        available = ", ".join(sorted(self.arrays)) or "nothing"
+        raise SamplesUnfit(f"{self.name} has no array for input {name!r} of {signature.name}. It has {available}")
 
     def as_examples(self, signature: Signature) -> Array | None:
         """Return tf.Examples with a feature for each array, or None if the arrays differ in their rows."""
         prefix = f"{signature.name}/"
-        arrays = {name.removeprefix(prefix): value for name, value in self._arrays.items()}
+        arrays = {name.removeprefix(prefix): value for name, value in self.arrays.items()}
         counts = {len(value) if value.ndim else 0 for value in arrays.values()}
         if len(counts) != 1 or any(value.dtype.kind not in "fiubSU" for value in arrays.values()):
             return None
         rows = [_encode({name: value[row] for name, value in arrays.items()}) for row in range(counts.pop())]
         return np.array(rows, object)
-
-
-def _load_arrays(path: Path) -> dict[str, Array]:
-    try:
-        with path.open("rb") as file:
-            if not zipfile.is_zipfile(file) and not _is_bare_array(file):
-                raise SamplesUnfit(f"cannot read {path.name} as an .npz file: it is truncated or has another format")
-            file.seek(0)
-            arrays = read_numpy(file)
-    except (OSError, ValueError) as error:
-        raise SamplesUnfit(f"cannot read {path.name} as an .npz file: {error}") from error
-    if arrays.keys() == {""}:
-        raise SamplesUnfit(
-            f"{path.name} is one array without a name. Save it under the input's name with np.savez(file, NAME=array)"
-        )
-    return arrays
-
-
-def _is_bare_array(file: IO[bytes]) -> bool:
-    file.seek(0)
-    return file.read(len(_NUMPY)) == _NUMPY
 
 
 def _encode(row: Tensors) -> bytes:
@@ -111,14 +87,69 @@ def _encode(row: Tensors) -> bytes:
     return bytes(example.SerializeToString())
 
 
-class RecordsFile:
-    """The first tf.Examples of a TFRecord file. They have a feature for each input, or are the input itself."""
+@dataclass(frozen=True, slots=True)
+class ColumnsFile(ArraysFile):
+    """Columns of a CSV file. A vector is `INPUT[0]`, `INPUT[1]`, … or every column that is no other input."""
 
-    def __init__(self, path: Path, compression: str, pad_values: Mapping[str, PadValue]) -> None:
-        self._name = path.name
+    def find(self, name: str, signature: Signature) -> Array:
+        inner = (signature.inputs[name].shape or (None,))[1:]
+        found = self.arrays.get(name)
+        if found is None:
+            found = self._join(name, signature, inner)
+        size = _size(inner)
+        return found.reshape(len(found), *map(int, inner)) if found[:1].size == size else found  # type: ignore[arg-type]
+
+    def _join(self, name: str, signature: Signature, inner: Sequence[int | None]) -> Array:
+        rest = [key for key in self.arrays if key not in signature.inputs]
+        size = _size(inner)
+        if len(rest) == size:
+            return np.stack([self.arrays[key] for key in rest], axis=1)
+        takes = f"{signature.inputs[name]} takes {size or 'any number of'} value(s) of a row"
+        raise SamplesUnfit(
+            f"{self.name} has no column {name!r} for {signature.name}, whose {takes}. The {len(rest)} other column(s) "
+            f"are {_shorten(rest)}. Name columns {name}, or {name}[0], {name}[1], …, or remove those that are no input"
+        )
+
+
+def _size(inner: Sequence[int | None]) -> int | None:
+    """Return the values of a row, or None if a dimension is free."""
+    return None if None in inner else math.prod(size for size in inner if size is not None)
+
+
+_MOST_NAMED = 12
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return (", ".join(names[:_MOST_NAMED]) or "none") + more
+
+
+class RecordsFile:
+    """tf.Examples of a TFRecord file, from record number `first`. They have a feature for each input, or are the input
+    itself.
+
+    Sequences are padded to the longest one with `pad_values` by name, or with 0.
+    """
+
+    def __init__(self, name: str, records: Sequence[bytes], pad_values: Mapping[str, PadValue], first: int = 0) -> None:
+        """Parse the records. Raises SamplesUnfit."""
+        self._name = name
         self._pad_values = pad_values
-        self._records = _load_records(path, compression)
-        self._examples = [_parse(record, index, path) for index, record in enumerate(self._records)]
+        self._records = records
+        self._first = first
+        self._apart: frozenset[str] = frozenset()
+        self._examples = [_parse(record, index, name) for index, record in enumerate(records, start=first)]
+
+    @property
+    def keys(self) -> Sequence[str]:
+        found = {key for example in self._examples for key in example.features.feature}
+        return tuple(sorted(found - self._apart))
+
+    def without(self, keys: Iterable[str]) -> "RecordsFile":
+        """Return the same rows. Their `as_examples` keeps the whole records, as a server receives them."""
+        other = copy.copy(self)
+        other._apart = frozenset(keys)
+        return other
 
     def find(self, name: str, signature: Signature) -> Array:
         features = [self._find(name, index) for index in range(len(self._examples))]
@@ -130,35 +161,22 @@ class RecordsFile:
 
     def _find(self, name: str, index: int) -> "Feature":
         features = self._examples[index].features.feature
-        if name not in features:
+        if name not in features or name in self._apart:
             available = ", ".join(sorted(features)) or "nothing"
-            raise SamplesUnfit(f"record {index} of {self._name} has no feature {name!r}. It has {available}")
+            raise SamplesUnfit(
+                f"record {self._first + index} of {self._name} has no feature {name!r}. It has {available}"
+            )
         return features[name]
 
 
-def _load_records(path: Path, compression: str) -> list[bytes]:
-    import tensorflow as tf
-
-    records: list[bytes] = []
-    try:
-        for record in tf.data.TFRecordDataset(str(path), compression).take(MOST_RECORDS):
-            records.append(record.numpy())  # noqa: PERF401 - those read before the damage count it
-    except tf.errors.OpError as error:
-        read = f"damaged after {len(records)} record(s)" if records else "neither .npz nor TFRecord"
-        raise SamplesUnfit(f"cannot read {path.name}: it is {read}") from error
-    if not records:
-        raise SamplesUnfit(f"{path.name} contains no records")
-    return records
-
-
-def _parse(record: bytes, index: int, path: Path) -> "Example":
+def _parse(record: bytes, index: int, name: str) -> "Example":
     from google.protobuf.message import DecodeError
     from tensorflow.core.example.example_pb2 import Example
 
     try:
         return Example.FromString(record)
     except DecodeError as error:
-        raise SamplesUnfit(f"record {index} of {path.name} is not a tf.Example: {reason_of(error)}") from error
+        raise SamplesUnfit(f"record {index} of {name} is not a tf.Example: {reason_of(error)}") from error
 
 
 def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], pad_value: PadValue | None) -> Array:
@@ -175,7 +193,7 @@ def _stack(name: str, spec: TensorSpec, lists: Sequence[Sequence[object]], pad_v
     if is_sequence and longest % inner == 0:
         lists = [[*values, *([padding] * (longest - len(values)))] for values in lists]
     try:
-        return np.array([np.array(values, dtype).reshape(shape) for values in lists])
+        return np.stack([np.array(values, dtype).reshape(shape) for values in lists])
     except ValueError as error:
         sizes = ", ".join(map(str, sorted({len(values) for values in lists})))
         raise SamplesUnfit(f"input {name!r} is {spec}, but the file's rows have {sizes} value(s)") from error

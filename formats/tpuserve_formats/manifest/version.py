@@ -146,6 +146,49 @@ class ManifestQuantized(Part):
         return f"{self.layers} layer(s) in {self.mode}, {sizes}"
 
 
+class ManifestMetric(Part):
+    """One metric of the version on labelled rows, and the bound that it met. `value` is None if it is not finite.
+
+    `labels` is their name in the file. `note` is a choice that the outputs led to, such as a threshold.
+    """
+
+    metric: str
+    signature: str
+    output: str
+    labels: str
+    value: float | None
+    operator: Literal[">=", "<=", ">", "<"]
+    bound: float
+    met: bool = True
+    note: str = Field(default="", exclude_if=lambda note: not note)
+
+    @property
+    def expected(self) -> str:
+        return f"{self.operator} {self.bound:g}"
+
+    @property
+    def shown(self) -> str:
+        """Six digits of the value."""
+        return "not finite" if self.value is None else f"{self.value:.6g}"
+
+    def describe(self, evaluation: "ManifestEvaluation") -> str:
+        """Return `0.982222 over 450 row(s) of held_out.npz, expected >= 0.97 (output …, labels …)`."""
+        note = f", {self.note}" if self.note else ""
+        return (
+            f"{self.shown} over {evaluation.rows:,} row(s) of {evaluation.file}, expected {self.expected} (output "
+            f"{self.output!r} of {self.signature}, labels {self.labels!r}{note})"
+        )
+
+
+class ManifestEvaluation(Part):
+    """The metrics of the written version on the rows of a labelled file."""
+
+    file: str
+    sha256: str
+    rows: int
+    metrics: tuple[ManifestMetric, ...]
+
+
 class ManifestFile(Part):
     """One file of the version."""
 
@@ -164,6 +207,7 @@ class Manifest(Part):
     cpu: ManifestCpu
     signatures: dict[str, ManifestSignature]
     parity: ManifestParity
+    evaluation: ManifestEvaluation | None = Field(default=None, exclude_if=lambda value: value is None)
     quantized: ManifestQuantized | None = Field(default=None, exclude_if=lambda value: value is None)
     frozen: ManifestFreezing | None = Field(default=None, exclude_if=lambda value: value is None)
     allowed_ops: Annotated[tuple[str, ...], Unread] = Field(default=(), exclude_if=lambda names: not names)
