@@ -34,6 +34,16 @@ def save_function(path: Path, function: Callable[..., Mapping[str, tf.Tensor]], 
     return path
 
 
+def save_broken(path: Path, broken: str, *working: str) -> Path:
+    """Save a model whose signature `broken` has an operation without a kernel for CPUs, and others that work."""
+    column = tf.TensorSpec([None, 2], tf.float32, "x")
+    inner = tf.function(lambda x: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=[[0, 0]]))
+    functions = {broken: tf.function(lambda x: {"y": inner(x)}, input_signature=[column])}
+    functions |= {name: tf.function(lambda x: {"y": x + 1}, input_signature=[column]) for name in working}
+    tf.saved_model.save(tf.Module(), str(path), signatures=functions)
+    return path
+
+
 def as_text(path: Path) -> Path:
     """Replace `saved_model.pb` of a saved model by `saved_model.pbtxt`."""
     binary = path / "saved_model.pb"

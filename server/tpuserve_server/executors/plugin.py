@@ -66,7 +66,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class SafetyOptions:
-    """Operations and custom calls that models may have although this server refuses them otherwise."""
+    """Properties of models for which this server refuses them otherwise."""
 
     allowed_ops: Annotated[
         tuple[str, ...],
@@ -77,6 +77,14 @@ class SafetyOptions:
             shown_default="none",
         ),
     ] = ()
+    lenient_loads: Annotated[
+        bool,
+        Setting(
+            "Models",
+            "Serve versions that cannot answer any request, as TensorFlow Serving does: variables have no values, or "
+            "every signature refuses a made-up row.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.storage import without_secrets
 from tpuserve_server.executors.catalogue import model_files
+from tpuserve_server.executors.plugin import SafetyOptions
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.access_log import AccessLog
 from tpuserve_server.observe.requests.request_record import RequestWatcher
@@ -68,7 +69,11 @@ def loading_options(settings: Settings) -> LoadingOptions:
         enable_batching=source.enable_batching,
         parameters=parameters,
         read_parameters=read_model_batching_parameters if source.enable_per_model_batching_parameters else None,
-        warmup=replace(settings.warmup, check_method_names=settings.server.enable_signature_method_name_check),
+        warmup=replace(
+            settings.warmup,
+            check_method_names=settings.server.enable_signature_method_name_check,
+            makes_up_rows=not settings.executors[SafetyOptions].lenient_loads,
+        ),
         response_cache_max_bytes=settings.response_cache.max_bytes,
     )
 

@@ -1,6 +1,7 @@
 """VersionLoader: verifies a version, loads it, warms it up and creates its batcher."""
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.recorded_servable import RecordedServable
 from tpuserve_server.versions.run_timer import RunTimer, check_objectives
 from tpuserve_server.versions.sequence_trial import try_all_sequences
-from tpuserve_server.versions.warmup import warm_up
+from tpuserve_server.versions.warmup import WarmupCount, warm_up
 from tpuserve_server.versions.warmup_options import WarmupOptions
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class VersionLoader:
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             costs = CostModel()
             load_s = self._clock.monotonic_s() - started_s
-            runs = self._warm_up(servable_id, servable, path, batching, costs)
+            warmed = self._warm_up(servable_id, servable, path, batching, costs)
             check_objectives(batching, costs)
             servable.serve({} if manifest is None else manifest.signatures)
             batcher = Batcher(
@@ -252,7 +253,7 @@ class VersionLoader:
             )
             undo.callback(batcher.stop)
             self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)
-            notes = _notes(servable, manifest, batching, runs, options.parameters)
+            notes = _notes(servable, manifest, batching, warmed, options.parameters)
             if signed is not None:
                 notes = (*notes, f"signed by {signed.signer}")
             why_not = why_not_cached(servable, manifest, batching) if cache_bytes else ""
@@ -295,23 +296,31 @@ class VersionLoader:
     def _warm_up(
         self,
         servable_id: ServableId,
-        servable: Servable,
+        servable: RecordedServable,
         path: Path,
         batching: Mapping[str, BatchingOptions],
         costs: CostModel,
-    ) -> int:
-        """Warm up the version, and return the number of runs: 0 if warm-up is off."""
-        if not self._options.warmup.enabled:
-            return 0
+    ) -> WarmupCount:
+        """Warm up the version. Log its signatures that cannot answer.
+
+        A version that may have ended the process runs no made-up rows: one of them may have been the reason.
+        """
+        options = self._options.warmup
+        if not options.enabled:
+            return WarmupCount()
+        if servable.is_suspect:
+            options = replace(options, makes_up_rows=False)
         started_s = self._clock.monotonic_s()
         # The batcher is not created in the background, because its threads would inherit the niceness.
         timer = RunTimer(costs, self._clock)
-        count = run_in_background(lambda: warm_up(servable, path, batching, self._options.warmup, timer), "warm-up")
+        count = run_in_background(lambda: warm_up(servable, path, batching, options, timer), "warm-up")
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
         records, runs = counted(count.records, "recorded request"), counted(count.runs, "run")
         _log.info("Warmed %s: %s, %s, %.3f s", servable_id, records, runs, duration_s)
-        return count.runs
+        for name, reason in count.broken.items():
+            _log.warning("%s is served, but its signature %r cannot answer: %s", servable_id, name, reason)
+        return count
 
 
 def choose_batching(
@@ -363,7 +372,7 @@ def _notes(
     servable: Servable,
     manifest: Manifest | None,
     batching: Mapping[str, BatchingOptions],
-    warmup_runs: int,
+    warmed: WarmupCount,
     parameters: BatchingParameters,
 ) -> tuple[str, ...]:
     unchecked = (
@@ -379,7 +388,8 @@ def _notes(
     unused = parameters.sequence_buckets and not any(options.sequences for options in batching.values())
     return (
         f"device: {servable.device}",
-        f"warm-up: {counted(warmup_runs, 'run')}",
+        f"warm-up: {counted(warmed.runs, 'run')}",
+        *(f"{name} cannot answer: {reason}" for name, reason in itertools.islice(warmed.broken.items(), _MOST_NAMED)),
         *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
         *_by_signatures(names_by_description),
     )

@@ -57,7 +57,7 @@ class RecordedServable:
         self.max_in_flight = servable.max_in_flight
         self.unrepeatable = servable.unrepeatable
         # A suspect waits for its turn.
-        self.never_blocks = servable.never_blocks and (entry is None or not entry.is_suspect)
+        self.never_blocks = servable.never_blocks and not self.is_suspect
 
     def serve(self, entries: Mapping[str, SignatureEntry]) -> None:
         """Report new shapes, and blame and refuse their forms: from now on, clients choose them.
@@ -85,6 +85,11 @@ class RecordedServable:
         except BaseException:
             entry.end_run(mark)
             raise
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a load or a run of the version may have ended an earlier process."""
+        return self._entry is not None and self._entry.is_suspect
 
     @property
     def ends(self) -> VersionEnds | None:

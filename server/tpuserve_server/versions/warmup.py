@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from tpuserve_server.core.terms.validation import (
     matches_shapes,
     with_defaults,
 )
+from tpuserve_server.versions.made_up_rows import try_signatures
 from tpuserve_server.versions.run_timer import RunTimer, blank_rows
 from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.wire.example_methods import (
@@ -155,14 +156,20 @@ _log = logging.getLogger(__name__)
 
 # Maximum number of shapes of one signature. If several sequence lengths give more, clients request few of them.
 _MOST_SHAPES = 512
+# Maximum number of signatures that an error names.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupCount:
-    """Number of records, and number of runs of the model, including those of blank rows."""
+    """Number of records, and number of runs of the model, including those of blank and made-up rows.
+
+    `broken` has the reason of each signature that cannot answer, by name.
+    """
 
     records: int = 0
     runs: int = 0
+    broken: Mapping[str, str] = field(default_factory=dict)
 
 
 def warm_up(
@@ -174,11 +181,13 @@ def warm_up(
 ) -> WarmupCount:
     """Run the recorded requests, then each bucket with recorded or blank rows. Blocks.
 
-    A `timer` runs the buckets a few more times. These runs are not counted.
+    A `timer` runs the buckets a few more times. These runs are not counted. Without records, signatures that have not
+    completed a run get a made-up row.
 
     Raises:
         ServingError: a recorded request failed, with its own code. Failures of blank rows are ignored, because a model
             may not accept such rows.
+        FailedPrecondition: no signature can answer.
     """
     records = runs = 0
     samples: dict[str, Tensors] = {}
@@ -196,6 +205,7 @@ def warm_up(
         for run in recorded:
             samples.setdefault(run.signature.name, with_defaults(run.signature, run.inputs))
         records += 1
+    completed = set[str]()
     for name, sizes in batching.items():
         signature = servable.signatures[name]
         sample, sequences = _find_sample(samples.get(name), signature), sizes.sequences
@@ -210,9 +220,25 @@ def warm_up(
                 if not _try(run_bucket, as_recorded):
                     continue
                 runs += 1
+                completed.add(name)
             if timer is not None:
                 _try(functools.partial(timer.time, run_bucket, name, bucket, lengths), as_recorded)
-    return WarmupCount(records, runs)
+    if records or not options.makes_up_rows:
+        return WarmupCount(records, runs)
+    tried = try_signatures(servable, [name for name in servable.signatures if name not in completed])
+    broken = {name: error.message.rstrip(".") for name, error in tried.broken.items()}
+    if broken and broken.keys() == servable.signatures.keys():
+        raise FailedPrecondition(_no_answer(broken))
+    return WarmupCount(records, runs + tried.runs, broken)
+
+
+def _no_answer(broken: Mapping[str, str]) -> str:
+    shown = [f"signature '{name}' fails: {reason}" for name, reason in itertools.islice(broken.items(), _MOST_NAMED)]
+    more = [f"{len(broken) - len(shown)} more fail"] if len(broken) > len(shown) else []
+    return (
+        f"the version cannot answer any request. {'; '.join([*shown, *more])}. Export the model again. The server's "
+        "flag --lenient_loads serves such versions, as TensorFlow Serving does"
+    )
 
 
 def _shapes(batching: BatchingOptions) -> Iterator[tuple[int, tuple[int, ...]]]:

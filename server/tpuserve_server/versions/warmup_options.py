@@ -8,7 +8,11 @@ from tpuserve_server.core.terms.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class WarmupOptions:
-    """Options of warm-up. `iterations` is the number of runs of each record; 0, upstream's default, means one."""
+    """Options of warm-up. `iterations` is the number of runs of each record; 0, upstream's default, means one.
+
+    `makes_up_rows`: signatures of a version without recorded requests run a made-up row. The opposite of
+    `--lenient_loads`.
+    """
 
     enabled: Annotated[
         bool,
@@ -29,3 +33,4 @@ class WarmupOptions:
     ] = 0
     # Value of enable_signature_method_name_check, which the front-ends also use.
     check_method_names: bool = False
+    makes_up_rows: bool = True

@@ -317,11 +317,12 @@ def save_decoder(path: Path) -> Path:
     return save_function(path, decode, tf.TensorSpec([None], tf.string, "image"))
 
 
-def test_made_up_rows_that_a_model_refuses_are_no_error(tmp_path: Path) -> None:
+def test_blank_rows_that_a_model_refuses_are_no_error(tmp_path: Path) -> None:
     servable = load(save_decoder(tmp_path / "1"))
     try:
         options = {"serving_default": PREDICTS}
-        assert warm_up(servable, tmp_path / "1", options, WarmupOptions()) == WarmupCount(0, 0)
+        only_blank = WarmupOptions(makes_up_rows=False)
+        assert warm_up(servable, tmp_path / "1", options, only_blank) == WarmupCount(0, 0)
         png = tf.io.encode_png(np.zeros((2, 2, 1), np.uint8)).numpy()
         write_warmup(tmp_path / "1", predict_request(image=np.array([png], object)))
         assert warm_up(servable, tmp_path / "1", options, WarmupOptions()) == WarmupCount(1, 3)

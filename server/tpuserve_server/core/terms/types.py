@@ -82,7 +82,8 @@ _APIS = {"tensorflow/serving/classify": "Classify", "tensorflow/serving/regress"
 class Signature:
     """A callable part of a model, from named inputs to named outputs. An input with a default may be omitted.
 
-    A ragged tensor has several inputs or outputs: its values, and row splits for each ragged dimension.
+    A ragged tensor has several inputs or outputs: its values, and row splits for each ragged dimension. `has_effects`:
+    a run may change the answers to later ones, or something outside of the model.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Signature:
     defaults: Mapping[str, Array] = field(default_factory=dict)
     ragged_inputs: RowSplits = field(default_factory=dict)
     ragged_outputs: RowSplits = field(default_factory=dict)
+    has_effects: bool = False
 
     @property
     def api(self) -> str:

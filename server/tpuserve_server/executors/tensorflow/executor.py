@@ -8,7 +8,7 @@ import functools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,14 @@ from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
-from tpuserve_server.executors.tensorflow.run_graph import READS, RunGraph, RunNode, check_operations, find_unrepeatable
+from tpuserve_server.executors.tensorflow.run_graph import (
+    READS,
+    RunGraph,
+    RunNode,
+    check_operations,
+    find_unrepeatable,
+    has_effects,
+)
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
     cpu_has_bfloat16,
@@ -240,6 +247,11 @@ class TensorFlowExecutor:
             meta_graph = session.take_meta_graph()
             signatures = _read(meta_graph, path)
             graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
+            signatures = {
+                # What the operator allows may write files or reach other processes.
+                name: replace(one, has_effects=bool(allowed) or has_effects(graph, one, find_op))
+                for name, one in signatures.items()
+            }
             facts = RunFacts(
                 find_unrepeatable(graph, signatures.values(), find_op) if is_cached else "",
                 may_wait(config) or may_block(graph, signatures.values()),

@@ -179,6 +179,8 @@ _CONTROL: Final = frozenset(
 _ALLOWED: Final = READS | _CONTROL
 # TensorFlow does not mark these, although they read files or run any Python code.
 _UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
+# DT_RESOURCE (tensorflow/core/framework/types.proto).
+_RESOURCE: Final = 20
 
 
 # Returns TensorFlow's OpDef of a registered operation. TensorFlow has no types.
@@ -195,6 +197,19 @@ def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op:
             if reason := _why_not(node.op, graph.functions, find_op):
                 return f"signature '{signature.name}' {reason}"
     return ""
+
+
+def has_effects(graph: RunGraph, signature: Signature, find_op: FindOp) -> bool:
+    """Return whether a run may change a variable, a table or a queue.
+
+    The operations in READS and calls of functions do not. Random numbers are no effect.
+    """
+    operations = {node.op for node in graph.run_by(signature)} - _ALLOWED - graph.functions.keys()
+    return any(_takes_state(find_op(operation)) for operation in operations)
+
+
+def _takes_state(definition: Any | None) -> bool:  # noqa: ANN401 - TensorFlow has no types
+    return definition is None or any(one.is_ref or one.type == _RESOURCE for one in definition.input_arg)
 
 
 def _why_not(op: str, functions: Container[str], find_op: FindOp) -> str:

@@ -1,0 +1,158 @@
+"""Made-up rows: find the signatures of a version that no request can run, before the version becomes available.
+
+A row that the model refuses shows nothing, because a client may send a better one. Errors that no input can prevent
+show that a signature cannot answer: a variable without a value, an operation or a program that this machine lacks.
+"""
+
+import logging
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tpuserve_server.core.terms.errors import (
+    DeviceLost,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    OutOfMemory,
+    ServingError,
+    Unimplemented,
+)
+from tpuserve_server.core.terms.servable import Servable
+from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
+
+_log = logging.getLogger(__name__)
+
+# Errors of the model, whatever its inputs. Others may be those of the row, or of this moment.
+_OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented, Internal)
+# TensorFlow reports a missing kernel inside of a function in the first run, as InvalidArgument.
+_MISSING_KERNEL: Final = "OpKernel"
+# More elements make a row too expensive, unless fixed dimensions need them.
+_MOST_ELEMENTS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The result of made-up rows: the number of runs that succeeded, and the error of each signature without answer."""
+
+    runs: int
+    broken: dict[str, ServingError]
+
+
+class _Filling(NamedTuple):
+    """The values of a row: sizes of free dimensions after the first, numbers, and strings."""
+
+    size: int
+    number: int
+    text: bytes
+
+
+def _small_image() -> bytes:
+    """Return a black RGB image of 8 by 8 pixels as PNG, which TensorFlow's decoders of JPEG accept, too."""
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress((b"\0" + bytes(24)) * 8)),
+        (b"IEND", b""),
+    )
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+# Ones first: zeros divide by zero, and make sizes of tensors zero. The empty string is an empty tf.Example, too. Images
+# and sequences of free sizes may have to be as large as a network's kernels.
+_FILLINGS: Final = (
+    _Filling(1, 1, b"text"),
+    _Filling(1, 0, b""),
+    _Filling(32, 1, _small_image()),
+    _Filling(224, 1, b"1"),
+)
+
+
+def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
+    """Run made-up rows of these signatures, one row each, until the model accepts one. Blocks.
+
+    Raises:
+        DeviceLost: the device no longer works.
+    """
+    runs, broken = 0, {}
+    for name in names:
+        signature = servable.signatures[name]
+        refusals: list[ServingError] = []
+        for inputs in made_up_rows(signature):
+            if (refusal := _try(servable, signature, inputs)) is None:
+                runs += 1
+                break
+            refusals.append(refusal)
+        else:
+            if found := next(filter(_is_of_the_model, refusals), None):
+                broken[name] = found
+            else:
+                reason = refusals[0].message if refusals else "the server makes no rows for it"
+                _log.info("The load does not show whether signature %r can answer: %s", name, reason)
+    return Tried(runs, broken)
+
+
+def made_up_rows(signature: Signature) -> Iterator[Tensors]:
+    """Yield single rows of inputs that fit a signature, the most likely one first.
+
+    Yields none for inputs of unknown rank, because operations may end the process for another rank. Yields none for a
+    signature whose runs have effects.
+    """
+    specs = signature.inputs.values()
+    if signature.has_effects or any(spec.shape is None for spec in specs):
+        return
+    splits = {name for names in signature.ragged_inputs.values() for name in names}
+    has_strings = any(spec.dtype.hasobject for spec in specs)
+    has_free_sizes = any(None in (spec.shape or ())[1:] for spec in specs)
+    for filling in _FILLINGS:
+        if filling.size > 1 and not has_strings and not has_free_sizes:
+            return
+        shapes = {spec.name: _shape(spec, filling.size) for spec in specs}
+        if filling.size > 1 and max(map(math.prod, shapes.values())) > _MOST_ELEMENTS:
+            return
+        made = {
+            spec.name: _row_splits(spec) if spec.name in splits else _fill(spec, shapes[spec.name], filling)
+            for spec in specs
+        }
+        yield made | dict(signature.defaults)
+
+
+def _shape(spec: TensorSpec, size: int) -> tuple[int, ...]:
+    first, *inner = spec.shape or (1,)
+    # The first dimension counts rows, even if it is the only one.
+    sizes = (1 if first is None else first, *(size if wanted is None else wanted for wanted in inner))
+    return sizes if spec.shape else ()
+
+
+def _fill(spec: TensorSpec, shape: tuple[int, ...], filling: _Filling) -> Array:
+    return np.full(shape, filling.text if spec.dtype.hasobject else filling.number, spec.dtype)
+
+
+def _row_splits(spec: TensorSpec) -> Array:
+    """Return row splits of one value: it belongs to the first row, and other rows of a fixed number are empty."""
+    count = spec.shape[0] if spec.shape else None
+    return np.minimum(np.arange(2 if count is None else count, dtype=spec.dtype), 1)
+
+
+def _try(servable: Servable, signature: Signature, inputs: Tensors) -> ServingError | None:
+    try:
+        servable.dispatch(signature.name, inputs, tuple(signature.outputs)).result()
+    except DeviceLost:
+        raise
+    except ServingError as error:
+        return error.copy()
+    return None
+
+
+def _is_of_the_model(error: ServingError) -> bool:
+    if isinstance(error, InvalidArgument):
+        return _MISSING_KERNEL in error.message
+    return isinstance(error, _OF_THE_MODEL) and not isinstance(error, OutOfMemory)

@@ -1,0 +1,129 @@
+"""Tests of made-up rows with real SavedModels: which signatures they prove to answer, and which to be broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.saved_models import save_broken, save_function
+from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.types import ServableId, Signature, TensorSpec
+from tpuserve_server.executors.tensorflow import TensorFlowOptions
+from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
+from tpuserve_server.versions.made_up_rows import made_up_rows, try_signatures
+from tpuserve_server.versions.warmup import WarmupCount, warm_up
+from tpuserve_server.versions.warmup_options import WarmupOptions
+
+Build = Callable[[tf.Tensor], tf.Tensor]
+
+NUMBERS = tf.TensorSpec([None, 2], tf.float32, "x")
+IDS = tf.TensorSpec([None], tf.int32, "x")
+TEXTS = tf.TensorSpec([None], tf.string, "x")
+IMAGES = tf.TensorSpec([None, None, None, 3], tf.float32, "x")
+
+
+def load(path: Path) -> Servable:
+    return TensorFlowExecutor(TensorFlowOptions()).load(ServableId("m", 1), VersionFiles(path))
+
+
+def decode(images: tf.Tensor) -> tf.Tensor:
+    return tf.map_fn(lambda one: tf.cast(tf.io.decode_jpeg(one, 3), tf.float32), images, fn_output_signature=tf.float32)
+
+
+def save_counter(path: Path) -> Path:
+    """Save a model that counts its runs."""
+    module = tf.Module()
+    module.count = tf.Variable(0.0)
+    module.serve = tf.function(lambda x: {"y": x + module.count.assign_add(1.0)}, input_signature=[NUMBERS])
+    tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("build", "spec"),
+    [
+        (lambda x: 2 * x, NUMBERS),
+        (lambda x: 1 // x, IDS),
+        (lambda x: tf.gather(tf.range(1), x), IDS),
+        (lambda x: tf.strings.length(x), TEXTS),
+        (lambda x: tf.strings.to_number(x), TEXTS),
+        (decode, TEXTS),
+        (lambda x: tf.nn.conv2d(x, tf.ones((9, 9, 3, 1)), 1, "VALID"), IMAGES),
+        (lambda x: x + 1, tf.TensorSpec([], tf.float32, "x")),
+    ],
+    ids=["numbers", "divisors", "ids of one row", "texts", "numbers in texts", "images", "kernels", "scalars"],
+)  # fmt: skip
+def test_a_signature_that_answers_any_of_the_rows_answers(build: Build, spec: tf.TensorSpec, tmp_path: Path) -> None:
+    servable = load(save_function(tmp_path / "1", lambda x: {"y": build(x)}, spec))
+    tried = try_signatures(servable, servable.signatures)
+    servable.close()
+    assert (tried.runs, tried.broken) == (1, {})
+
+
+def test_rows_that_the_model_refuses_show_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def parse(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.io.parse_example(x, {"a": tf.io.FixedLenFeature([2], tf.float32)})["a"]}
+
+    servable = load(save_function(tmp_path / "1", parse, TEXTS))
+    with caplog.at_level("INFO"):
+        assert warm_up(servable, tmp_path / "1", {}, WarmupOptions()) == WarmupCount()
+    servable.close()
+    assert "does not show whether signature 'serving_default' can answer: Could not parse example input" in caplog.text
+
+
+def test_a_version_without_a_working_signature_fails_with_the_reason(tmp_path: Path) -> None:
+    servable = load(save_broken(tmp_path / "1", "serving_default"))
+    with pytest.raises(FailedPrecondition) as caught:
+        warm_up(servable, tmp_path / "1", {}, WarmupOptions())
+    assert warm_up(servable, tmp_path / "1", {}, WarmupOptions(makes_up_rows=False)) == WarmupCount()
+    servable.close()
+    assert caught.value.message == (
+        "the version cannot answer any request. signature 'serving_default' fails: No OpKernel was registered to "
+        "support Op 'CollectivePermute' used by {{node StatefulPartitionedCall/StatefulPartitionedCall/"
+        "CollectivePermute}} with these attrs: [T=DT_FLOAT, _output_shapes=[[?,2]]]. Export the model again. The "
+        "server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+    )
+
+
+def test_a_broken_signature_beside_a_working_one_is_reported(tmp_path: Path) -> None:
+    servable = load(save_broken(tmp_path / "1", "broken", "serving_default"))
+    count = warm_up(servable, tmp_path / "1", {}, WarmupOptions())
+    servable.close()
+    assert (count.runs, list(count.broken)) == (1, ["broken"])
+    assert count.broken["broken"].startswith("No OpKernel was registered to support Op 'CollectivePermute'")
+
+
+def test_a_signature_that_changes_the_model_is_not_tried(tmp_path: Path) -> None:
+    servable = load(save_counter(tmp_path / "1"))
+    assert warm_up(servable, tmp_path / "1", {}, WarmupOptions()) == WarmupCount()
+    first = servable.dispatch("serving_default", {"x": np.zeros((1, 2), np.float32)}, ("y",)).result()
+    servable.close()
+    assert first["y"].tolist() == [[1.0, 1.0]]
+
+
+def signature(*specs: TensorSpec, **others: object) -> Signature:
+    return Signature("s", {spec.name: spec for spec in specs}, {}, **others)  # type: ignore[arg-type]  # fields by name
+
+
+def test_operations_may_not_bear_another_rank() -> None:
+    assert list(made_up_rows(signature(TensorSpec("x", np.dtype("f"), None)))) == []
+
+
+def test_ragged_rows_and_defaults_fit_the_signature() -> None:
+    specs = (
+        TensorSpec("values", np.dtype("f"), (None, 3)),
+        TensorSpec("splits", np.dtype("i8"), (5,)),
+        TensorSpec("limit", np.dtype("i4"), ()),
+    )
+    default = np.array(7, np.int32)
+    made = list(made_up_rows(signature(*specs, ragged_inputs={"values": ("splits",)}, defaults={"limit": default})))
+    assert [row["values"].tolist() for row in made] == [[[1.0] * 3], [[0.0] * 3]]
+    assert [(row["splits"].tolist(), row["limit"]) for row in made] == [([0, 1, 1, 1, 1], default)] * 2
+
+
+def test_large_rows_are_not_made_larger() -> None:
+    frames = TensorSpec("x", np.dtype("f"), (None, None, 1024, 1024, 3))
+    assert [row["x"].shape for row in made_up_rows(signature(frames))] == [(1, 1, 1024, 1024, 3)] * 2
