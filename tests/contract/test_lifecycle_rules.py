@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tensorflow_serving.apis import get_model_status_pb2
 from tests.contract.serving_client import ServingClient, predict_request
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
+from tests.support.saved_models import save_broken
+from tests.support.v1_models import save_unassigned
 
 State = get_model_status_pb2.ModelVersionStatus.State
 
@@ -84,7 +87,17 @@ def test_versions_follow_their_directories(
     assert str(tmp_path) not in _states(client)[3][1]
     assert _plus(client) == 2.0
 
-    # The server loads the version again after its contents change (upstream never does).
+    # The server loads the version again after its contents change (upstream never does). One that could not answer any
+    # request, as the graph or a made-up row shows, does not replace the old version.
+    for save, reason in (
+        (save_unassigned, "signature 'serving_default' reads the variable 'bias', to which neither the checkpoint nor"),
+        (save_broken, "the version cannot answer any request. signature 'serving_default' fails: No OpKernel was"),
+    ):
+        shutil.rmtree(base_path / "3")
+        _put(save(tmp_path / save.__name__), base_path / "3")
+        _wait_for(partial(_has_failed, client, 3, reason))
+        assert client.get("/v1/models/m/versions/3").json["model_version_status"][0]["state"] == "END"
+        assert _plus(client) == 2.0
     shutil.rmtree(base_path / "3")
     _put(made(3.0), base_path / "3")
     _wait_for(lambda: _plus(client) == 3.0)
@@ -111,6 +124,11 @@ def test_versions_follow_their_directories(
     for child in base_path.iterdir():
         shutil.rmtree(child)
     _wait_for(lambda: _is_gone(client))
+
+
+def _has_failed(client: ServingClient, version: int, reason: str) -> bool:
+    state, error = _states(client).get(version, ("", ""))
+    return state == "END" and error.startswith(reason)
 
 
 def _is_gone(client: ServingClient) -> bool:

@@ -20,6 +20,7 @@ from tests.contract.serving_client import ServingClient, predict_request, refuse
 from tests.contract.serving_models import save_half_plus_two
 from tests.e2e.running_server import run_configured_server
 from tests.support.saved_models import write_logs
+from tests.support.v1_models import save_unassigned
 from tpuserve_client import Client
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -38,7 +39,9 @@ class Otherwise:
 @pytest.fixture(scope="module")
 def otherwise(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Otherwise]:
     folder = tmp_path_factory.mktemp("otherwise")
-    base_paths = {"half": models.half} | {kind: _with_record(folder / kind, kind) for kind in RECORDS}
+    save_unassigned(folder / "unassigned" / "1")
+    unassigned = {"unassigned": folder / "unassigned"}
+    base_paths = {"half": models.half} | unassigned | {kind: _with_record(folder / kind, kind) for kind in RECORDS}
     configs = (
         f'config {{ name: "{name}" base_path: "{path}" model_platform: "tensorflow" }}'
         for name, path in base_paths.items()
@@ -52,6 +55,7 @@ def otherwise(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
         f"--batching_parameters_file={batching}",
         "--enable_serialization_as_tensor_content",
         "--lenient_shapes",
+        "--lenient_loads",
         f"--grpc_socket_path={socket}",
     )
     with (
@@ -79,6 +83,13 @@ def test_lenient_shapes_are_the_models_to_judge(otherwise: Otherwise) -> None:
     assert tf.make_ndarray(response.outputs["y"]).tolist() == [3.5, 4.0]
     reply = otherwise.client.post("/v1/models/half:predict", {"instances": [1.0, 2.0]})
     assert (reply.status, reply.json) == (200, {"predictions": [3.5, 4.0]})
+
+
+def test_lenient_loads_serve_a_version_that_cannot_answer(otherwise: Otherwise) -> None:
+    with Client(otherwise.client.grpc_address) as client:
+        client.wait_until_ready(60, "unassigned")
+    with refused(StatusCode.FAILED_PRECONDITION, "bias"):
+        otherwise.client.predict(predict_request("unassigned", x=[[2.0]]))
 
 
 def test_no_cors_headers_unless_asked(otherwise: Otherwise) -> None:

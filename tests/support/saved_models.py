@@ -34,7 +34,7 @@ def save_function(path: Path, function: Callable[..., Mapping[str, tf.Tensor]], 
     return path
 
 
-def save_broken(path: Path, broken: str, *working: str) -> Path:
+def save_broken(path: Path, broken: str = "serving_default", *working: str) -> Path:
     """Save a model whose signature `broken` has an operation without a kernel for CPUs, and others that work."""
     column = tf.TensorSpec([None, 2], tf.float32, "x")
     inner = tf.function(lambda x: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=[[0, 0]]))

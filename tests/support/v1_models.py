@@ -125,3 +125,17 @@ def set_default(path: Path, signature: str, **defaults: object) -> Path:
         definition.defaults[name].CopyFrom(tf.make_tensor_proto(value))
     file.write_bytes(saved.SerializeToString())
     return path
+
+
+def save_unassigned(path: Path) -> Path:
+    """Save x + bias as y, with a checkpoint that lacks the variable `bias`, and no initialiser."""
+    builder = v1.saved_model.Builder(str(path))
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None, 1], "x")
+        bias, kept = (v1.get_variable(name, [1]) for name in ("bias", "kept"))
+        session.run(v1.global_variables_initializer())
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x + bias})
+        saver = v1.train.Saver([kept])
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
+    builder.save()
+    return path

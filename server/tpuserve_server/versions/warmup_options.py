@@ -18,7 +18,7 @@ class WarmupOptions:
         bool,
         Setting(
             "Operations",
-            "Run the recorded requests and every batch size before a version becomes available.",
+            "Run the recorded requests, or made-up rows, and every batch size before a version becomes available.",
             name="enable_model_warmup",
         ),
     ] = True

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tests.support.certificates import Authority
 from tests.support.device_programs import double_and_add, write_programs
+from tests.support.v1_models import save_unassigned
 from tpuserve_server.executors.tensorflow import TENSORFLOW
 from tpuserve_server.startup.command import serve
 
@@ -192,6 +193,14 @@ def test_files_of_a_version_are_looked_at(base_path: Path) -> None:
     flags = ("--enable_batching", "--enable_per_model_batching_parameters")
     assert "no_such_field" in check(f"--model_base_path={base_path}", *flags).findings[-1][2]
     assert check(f"--model_base_path={base_path}").exit_code == 0
+
+
+def test_a_version_that_cannot_answer_is_named(tmp_path: Path) -> None:
+    save_unassigned(tmp_path / "m" / "7")
+    flags = (f"--model_base_path={tmp_path / 'm'}",)
+    [message] = check(*flags).messages("error", "model default version 7")
+    assert message.startswith("signature 'serving_default' reads the variable 'bias', to which neither the checkpoint")
+    assert check(*flags, "--lenient_loads").exit_code == 0
 
 
 def test_a_version_that_no_installed_package_runs_is_named(base_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

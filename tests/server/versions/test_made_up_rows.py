@@ -75,16 +75,17 @@ def test_rows_that_the_model_refuses_show_nothing(tmp_path: Path, caplog: pytest
 
 
 def test_a_version_without_a_working_signature_fails_with_the_reason(tmp_path: Path) -> None:
-    servable = load(save_broken(tmp_path / "1", "serving_default"))
+    servable = load(save_broken(tmp_path / "1"))
     with pytest.raises(FailedPrecondition) as caught:
         warm_up(servable, tmp_path / "1", {}, WarmupOptions())
     assert warm_up(servable, tmp_path / "1", {}, WarmupOptions(makes_up_rows=False)) == WarmupCount()
     servable.close()
-    assert caught.value.message == (
+    assert caught.value.message.startswith(
         "the version cannot answer any request. signature 'serving_default' fails: No OpKernel was registered to "
-        "support Op 'CollectivePermute' used by {{node StatefulPartitionedCall/StatefulPartitionedCall/"
-        "CollectivePermute}} with these attrs: [T=DT_FLOAT, _output_shapes=[[?,2]]]. Export the model again. The "
-        "server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+        "support Op 'CollectivePermute' used by "
+    )
+    assert caught.value.message.endswith(
+        ". Export the model again. The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
     )
 
 

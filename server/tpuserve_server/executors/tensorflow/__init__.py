@@ -77,8 +77,9 @@ class TensorFlowOptions:
     ] = True
     # Content of `session_config_file`. The other options override it.
     session_config: "ConfigProto | None" = None
-    # SafetyOptions.allowed_ops.
+    # Those of SafetyOptions.
     allowed_ops: tuple[str, ...] = ()
+    lenient_loads: bool = False
 
     def __post_init__(self) -> None:
         if self.session_parallelism and self.intra_op_parallelism and self.inter_op_parallelism:
@@ -104,12 +105,15 @@ def saved_models(context: ExecutorContext) -> "TensorFlowOnDemand":
     from tpuserve_formats.messages.official import ConfigProto
     from tpuserve_server.executors.tensorflow.on_demand import TensorFlowOnDemand
 
-    options, allowed = context.options[TensorFlowOptions], context.options[SafetyOptions].allowed_ops
+    options, safety = context.options[TensorFlowOptions], context.options[SafetyOptions]
     config = None
     if options.session_config_file is not None:
         config = ConfigProto()
         context.read_message(options.session_config_file, config)
-    return TensorFlowOnDemand(replace(options, session_config=config, allowed_ops=allowed), context.memory)
+    options = replace(
+        options, session_config=config, allowed_ops=safety.allowed_ops, lenient_loads=safety.lenient_loads
+    )
+    return TensorFlowOnDemand(options, context.memory)
 
 
 def _runs(_options: ExecutorOptions, _version_path: Path) -> bool:
@@ -120,14 +124,14 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     """Check the graph that TensorFlow would load, without TensorFlow. Reads the whole file; blocks.
 
     Raises:
-        FailedPrecondition: the graph has operations that the server refuses.
+        FailedPrecondition: the graph has operations that the server refuses, or a signature cannot answer.
         InvalidArgument: the file is damaged, or an asset is outside the version.
     """
     from google.protobuf.message import DecodeError
 
     from tpuserve_formats.errors import FormatError
     from tpuserve_formats.safety.graph import read_graphs
-    from tpuserve_server.executors.tensorflow.run_graph import check_operations
+    from tpuserve_server.executors.tensorflow.run_graph import check_operations, find_missing_values, lacks_values
 
     # `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
     file = version_path / _MODEL_FILES[0]
@@ -137,7 +141,10 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
         graphs = list(read_graphs(file.read_bytes()))
     except (FormatError, DecodeError) as error:
         raise InvalidArgument(f"{file.name} is damaged. Copy or export the version again") from error
-    check_operations(graphs, options[TensorFlowOptions].tags, options[SafetyOptions].allowed_ops)
+    tags, safety = options[TensorFlowOptions].tags, options[SafetyOptions]
+    check_operations(graphs, tags, safety.allowed_ops)
+    if not safety.lenient_loads and (missing := find_missing_values(graphs, tags, version_path)):
+        raise lacks_values(missing)
 
 
 EXECUTOR: Final = ExecutorPlugin(

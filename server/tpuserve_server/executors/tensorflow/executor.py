@@ -5,6 +5,7 @@ some of TensorFlow Serving's test models. A session's callable also costs less t
 """
 
 import functools
+import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -29,15 +30,17 @@ from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tenso
 from tpuserve_server.executors.candidate import CompletedRun
 from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
-from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, restores_variables
+from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
 from tpuserve_server.executors.tensorflow.run_graph import (
     READS,
     RunGraph,
     RunNode,
     check_operations,
+    find_missing_values,
     find_unrepeatable,
     has_effects,
+    lacks_values,
 )
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
@@ -47,6 +50,8 @@ from tpuserve_server.executors.tensorflow.session_config import (
     session_config,
 )
 from tpuserve_server.executors.tensorflow.start import start_whole_tensorflow
+
+_log = logging.getLogger(__name__)
 
 # Check of a SavedModel's function calls, before TensorFlow reads the graph.
 #
@@ -238,14 +243,14 @@ class TensorFlowExecutor:
         config = session_config(self._options, bfloat16=bfloat16)
         files = _pin(path)
         try:
-            allowed = self._check(files.graph)
+            allowed = self._check(servable_id, path, files.graph)
             session = _open(files, self._options.tags, config)
         except BaseException:
             files.close()
             raise
         try:
             meta_graph = session.take_meta_graph()
-            signatures = _read(meta_graph, path)
+            signatures = parse_signatures(meta_graph)
             graph, find_op = RunGraph.of(meta_graph), op_def_registry.get
             signatures = {
                 # What the operator allows may write files or reach other processes.
@@ -265,12 +270,16 @@ class TensorFlowExecutor:
         device = f"CPU (TensorFlow {c_api.version()}{kernels}{exceptions})"
         return TensorFlowServable(servable_id, session, signatures, run_options(config), device, facts)
 
-    def _check(self, graph: memoryview) -> tuple[str, ...]:
+    def _check(self, servable_id: ServableId, path: Path, graph: memoryview) -> tuple[str, ...]:
         """Check the graph before TensorFlow reads it. Return its operations that only the operator allows."""
         try:
             graphs = list(read_graphs(graph))
             check_calls(graphs)
             allowed = check_operations(graphs, self._options.tags, self._options.allowed_ops)
+            if missing := find_missing_values(graphs, self._options.tags, path):
+                if not self._options.lenient_loads:
+                    raise lacks_values(missing)
+                _log.warning("%s is served by --lenient_loads, but %s", servable_id, missing)
         except FailedPrecondition:
             raise
         except (ServingError, FormatError, DecodeError) as error:
@@ -405,13 +414,6 @@ def _open(files: PinnedSavedModel, tags: Sequence[str], config: ConfigProto) -> 
         raise _load_error(error_for_code(error.code, message)) from error
     files.release_graph()
     return session
-
-
-def _read(meta_graph: bytes, path: Path) -> dict[str, Signature]:
-    """Return the signatures. Raises InvalidArgument for missing weights, which TensorFlow's loader ignores."""
-    if not (path / "variables" / "variables.index").exists() and restores_variables(meta_graph):
-        raise InvalidArgument("the SavedModel has variables, but no variables/variables.index to restore them from")
-    return parse_signatures(meta_graph)
 
 
 def _load_error(error: ServingError) -> ServingError:

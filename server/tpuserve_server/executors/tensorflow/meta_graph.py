@@ -19,7 +19,6 @@ from tpuserve_server.executors.tensorflow.start import start_tensorflow, tensorf
 
 _log = logging.getLogger(__name__)
 _NUMBERS = {field.name: field.number for field in MetaGraphDef.DESCRIPTOR.fields}
-_VARIABLE_OPS = (b"VarHandleOp", b"VariableV2")
 # The exporter's collection of ragged tensors: names of row splits by the name of their values, for each signature.
 _ROW_SPLITS = "tpuserve_row_splits"
 
@@ -34,11 +33,6 @@ def parse_signatures(meta_graph: bytes) -> dict[str, Signature]:
     """
     collections = (one for one in _each("collection_def", meta_graph) if _ROW_SPLITS.encode() in one)
     return read_signatures(MetaGraphDef.FromString(_only("signature_def", meta_graph) + b"".join(collections)))
-
-
-def restores_variables(meta_graph: bytes) -> bool:
-    """Return whether a serialized MetaGraphDef has variables, and a saver that restores them from a checkpoint."""
-    return bool(_only("saver_def", meta_graph)) and any(op in meta_graph for op in _VARIABLE_OPS)
 
 
 def read_signatures(meta_graph: MetaGraphDef) -> dict[str, Signature]:

@@ -5,11 +5,13 @@ Also finds operations that make responses differ, and refuses unsafe ones.
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
 from tpuserve_formats.safety.graph import Graph, Node
 from tpuserve_formats.safety.screening import BadAsset, describe_findings, operations_of, screen_graphs
+from tpuserve_formats.safety.unassigned import describe_unassigned, find_unassigned
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
@@ -181,6 +183,7 @@ _ALLOWED: Final = READS | _CONTROL
 _UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
 # DT_RESOURCE (tensorflow/core/framework/types.proto).
 _RESOURCE: Final = 20
+_CHECKPOINT: Final = "variables/variables.index"
 
 
 # Returns TensorFlow's OpDef of a registered operation. TensorFlow has no types.
@@ -240,3 +243,28 @@ def check_operations(graphs: Sequence[Graph], tags: Collection[str], allowed: Co
             f"them. If you trust its author, allow them: --allowed_ops={names}"
         )
     return tuple(operations_of(findings))
+
+
+def find_missing_values(graphs: Iterable[Graph], tags: Collection[str], version_path: Path) -> str:
+    """Return which signatures cannot answer, because they read variables or tables without values, or "". Blocks.
+
+    `graphs` are all graphs of the SavedModel in `version_path`. TensorFlow loads the one with exactly these tags.
+    """
+    restores = (version_path / _CHECKPOINT).exists()
+    for graph in graphs:
+        found = find_unassigned(graph, restores=restores) if set(graph.rest.meta_info_def.tags) == set(tags) else {}
+        if found and restores:
+            return (
+                f"{describe_unassigned(found)}, to which neither the checkpoint nor an initializer assigns a value. "
+                "Export the SavedModel with tpuserve export, which repairs it"
+            )
+        if found:
+            return f"{describe_unassigned(found)}, but it has no {_CHECKPOINT}. Copy or export the version again"
+    return ""
+
+
+def lacks_values(missing: str) -> FailedPrecondition:
+    """Return the error of a SavedModel for the result of `find_missing_values`."""
+    return FailedPrecondition(
+        f"{missing}. The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+    )

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_function, save_half_plus_two, save_mlp
+from tests.support.v1_models import save_unassigned
 from tpuserve_server.core.batching.arrays import BatchBuffers, empty_batch
-from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow import TensorFlowOptions
@@ -136,9 +137,30 @@ def test_missing_weights_fail_without_naming_a_path(tmp_path: Path) -> None:
     path = save_mlp(tmp_path / "1")
     for file in (path / "variables").iterdir():
         file.unlink()
-    with pytest.raises(ServingError, match="TensorFlow cannot load") as caught:
+    with pytest.raises(FailedPrecondition) as caught:
         load(path)
-    assert str(tmp_path) not in caught.value.message
+    assert caught.value.message == (
+        "signature 'serving_default' reads the variable 'Variable', but it has no variables/variables.index. Copy or "
+        "export the version again. The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+    )
+
+
+def test_a_variable_without_value_fails_the_load_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = save_unassigned(tmp_path / "1")
+    missing = (
+        "signature 'serving_default' reads the variable 'bias', to which neither the checkpoint nor an initializer "
+        "assigns a value. Export the SavedModel with tpuserve export, which repairs it"
+    )
+    with pytest.raises(FailedPrecondition) as caught:
+        load(path)
+    flag = "The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+    assert caught.value.message == f"{missing}. {flag}"
+    lenient = TensorFlowExecutor(TensorFlowOptions(lenient_loads=True))
+    servable = lenient.load(ServableId("m", 1), VersionFiles(path))
+    assert f"{{name: m version: 1}} is served by --lenient_loads, but {missing}" in caplog.text
+    with pytest.raises(FailedPrecondition, match="Could not find variable bias"):
+        run(servable, {"x": np.ones((1, 1), np.float32)}, "y")
+    servable.close()
 
 
 def test_bfloat16_kernels_only_where_allowed_and_there(tmp_path: Path) -> None:

@@ -9,11 +9,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tests.support.saved_models import save_mlp
 from tests.support.v1_models import set_default
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.executors.tensorflow.meta_graph import (
-    parse_signatures,
-    read_signatures,
-    restores_variables,
-)
+from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures, read_signatures
 
 
 def meta_graph(path: Path) -> meta_graph_pb2.MetaGraphDef:
@@ -28,14 +24,6 @@ def test_signatures_are_found_without_reading_the_graph(tmp_path: Path) -> None:
     written.graph_def.node.add(name="large").attr["value"].tensor.tensor_content = bytes(10_000)
     serialized = written.SerializeToString()
     assert parse_signatures(serialized) == expected
-    assert restores_variables(serialized)
-
-
-def test_a_graph_without_variables_restores_none() -> None:
-    assert not restores_variables(b"")
-    frozen = meta_graph_pb2.MetaGraphDef()
-    frozen.saver_def.filename_tensor_name = "saver_filename:0"
-    assert not restores_variables(frozen.SerializeToString())
 
 
 @pytest.mark.parametrize(
