@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from examples.difference import Differs, largest_difference
 from tests.strangers import json_requests
 from tests.strangers.line import Line, Verdict
@@ -53,6 +55,23 @@ def predict_all(stranger: Stranger, source: str, model: str, answers: Answers, s
         for name, exchanges in answers.items():
             for protocol in protocols:
                 yield _predict(stranger, source, name, exchanges, protocol)
+        if stranger.outside:
+            for protocol in protocols:
+                yield _send_outside(stranger, source, protocol)
+
+
+def _send_outside(stranger: Stranger, source: str, protocol: Protocol) -> Line:
+    """Send shapes outside of the signature, which the version has to refuse."""
+    signature, started_s = "serving_default", time.monotonic()
+    inputs = {name: np.ones(shape, np.float32) for name, shape in stranger.outside.items()}
+    try:
+        protocol.predict(signature, inputs, {"y": np.empty(0, np.float32)})
+    except (TpuserveError, json_requests.Refused) as error:
+        verdict, reason = Verdict.REFUSED if "has shape" in str(error) else Verdict.WRONG, str(error)
+    else:
+        verdict, reason = Verdict.WRONG, f"the version answers {dict(stranger.outside)}"
+    seconds = time.monotonic() - started_s
+    return Line(stranger.name, source, f"{signature}, outside", protocol.name, verdict, reason, seconds=seconds)
 
 
 def _predict(stranger: Stranger, source: str, name: str, exchanges: Sequence[Exchange], protocol: Protocol) -> Line:

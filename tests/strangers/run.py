@@ -14,7 +14,7 @@ from tests.strangers.line import Line, Verdict
 from tests.strangers.predicting import predict_all
 from tests.strangers.processes import Processes
 from tests.strangers.saving import SavingFailed, programs, save
-from tests.strangers.stranger import Answers, Export, Stranger
+from tests.strangers.stranger import Answers, Export, Stranger, Unexported
 
 Report = Callable[[str], None]
 
@@ -92,7 +92,25 @@ def _prepare(stranger: Stranger, group: Path, processes: Processes, report: Repo
             published.append(Published(stranger, one.source, model, folder / "models" / model, answers))
         seconds = time.monotonic() - started_s
         report(f"{stranger.name}, {one.source}: {line.verdict} in {seconds:.1f} s{line.reason and f': {line.reason}'}")
+    if stranger.unexported is not None:
+        lines.append(_serve_unexported(stranger, stranger.unexported, folder))
+        report(f"{stranger.name}, unexported: {lines[-1].verdict}: {lines[-1].reason}")
     return Prepared(published, lines)
+
+
+def _serve_unexported(stranger: Stranger, one: Unexported, folder: Path) -> Line:
+    """Start a server with a SavedModel that it has to refuse."""
+    version = folder / "unexported" / "1"
+    shutil.copytree(folder / one.path, version)
+    started_s = time.monotonic()
+    try:
+        log = folder / "server-unexported.log"
+        with tpuserve_server.start({stranger.name: version.parent}, log_path=log, progress=False):
+            verdict, reason = Verdict.WRONG, f"the server serves it, expected an error with {one.refusal!r}"
+    except tpuserve_server.StartFailed as error:
+        verdict, reason = Verdict.REFUSED if one.refusal in str(error) else Verdict.WRONG, str(error)
+    seconds = time.monotonic() - started_s
+    return Line(stranger.name, "unexported", "", "load", verdict, reason, seconds=seconds)
 
 
 def _export(stranger: Stranger, one: Export, folder: Path, base_path: Path, processes: Processes) -> Line:

@@ -62,13 +62,25 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
+class Unexported:
+    """A SavedModel at `path` in the model's directory that no server may serve as it is.
+
+    `refusal` is a phrase of the server's error.
+    """
+
+    path: str
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stranger:
     """A third-party model.
 
     `save` (`module:function`) runs in a separate process, with PyTorch if `torch`. It takes a directory and
     `arguments`, writes the sources into the directory and returns Answers. Outputs of a row must not depend on other
     rows, unless `rows` is False: then requests are sent unchanged. `rest_refusal` is a phrase of REST's error if JSON
-    cannot carry the model's tensors.
+    cannot carry the model's tensors. `outside` are shapes of float32 inputs that its graph accepts, but a version does
+    not, because its default signature has other ones.
     """
 
     name: str
@@ -80,3 +92,5 @@ class Stranger:
     rows: bool = True
     tolerance: Tolerance = Tolerance()
     rest_refusal: str = ""
+    unexported: Unexported | None = None
+    outside: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -1,6 +1,8 @@
 """SavedModels written by other programs."""
 
-from tests.strangers.stranger import Export, Stranger, Tolerance
+from dataclasses import replace
+
+from tests.strangers.stranger import Export, Stranger, Tolerance, Unexported
 
 MODELS = "tests.strangers.models.saved_models"
 BATCH_SIZES = ("--batch-sizes", "1,8")
@@ -31,6 +33,13 @@ STRANGERS = (
     _saved("complex", rest_refusal="complex"),
     _saved("ragged", rows=False),
     _saved("simple"),
+    replace(_saved("pooled"), outside={"x": (1, 8, 8, 3)}),
+    Stranger(
+        "saved_unassigned",
+        f"{MODELS}:save_unassigned",
+        (),
+        unexported=Unexported("saved", "reads the variables 'sequential/dense/bias', 'sequential/dense/kernel'"),
+    ),
     _keras_2(
         "RegNetX002",
         Export("SavedModel", "saved", SIGNATURES),

@@ -125,6 +125,40 @@ def save_simple(folder):
     return {"serving_default": [({"words": strings, "x": ROWS}, answer)]}
 
 
+class Pooled(tf.Module):
+    """A module whose graph averages images of any size. Its signature has one size."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 16, 16, 3], tf.float32, "x")])
+    def __call__(self, x):
+        return {"y": tf.reduce_mean(x, [1, 2])}
+
+
+def save_pooled(folder):
+    module = Pooled()
+    tf.saved_model.save(module, str(folder / "saved"), signatures=module.__call__)
+    x = np.random.default_rng(4).normal(0, 1, (5, 16, 16, 3)).astype(np.float32)
+    return {"serving_default": [({"x": x}, {"y": module(x)["y"].numpy()})]}
+
+
+def save_unassigned(folder):
+    """Save a Keras 3 model beside a list of its variables, of which the checkpoint has copies."""
+    import keras
+
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((6,), name="x"), keras.layers.Dense(3, bias_initializer="random_normal")])
+
+    class Holder(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.weights = model, model.variables
+
+    holder = Holder()
+    spec = tf.TensorSpec([None, 6], tf.float32, "x")
+    holder.serve = tf.function(lambda x: {"y": model(x)}, input_signature=[spec])
+    tf.saved_model.save(holder, str(folder / "saved"), signatures={"serving_default": holder.serve})
+    return {"serving_default": [({"x": ROWS}, {"y": model(ROWS).numpy()})]}
+
+
 def save_keras_2(folder, family):
     """Save a family that Keras 3 lacks, with its preprocessing inside, as SavedModel, .h5 and .keras of Keras 2."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
