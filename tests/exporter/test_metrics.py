@@ -185,7 +185,7 @@ def test_expectations_are_read(text: str, expected: Expectation) -> None:
         ("accuracy=0.9", "has no metric, comparison"),
         ("accuracy>=high", "has no metric, comparison"),
         ("accuracy>=nan", "has no metric, comparison"),
-        ("acuracy>=0.9", "--expect has no metric 'acuracy'. Did you mean accuracy?"),
+        ("accurate>=0.9", "--expect has no metric 'accurate'. Did you mean accuracy?"),
         ("top-0>=0.9", "--expect has no metric 'top-0'. Did you mean top-K?"),
     ],
 )

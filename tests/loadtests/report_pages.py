@@ -28,6 +28,7 @@ from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.soak import soak_report
 from tpuserve_loadtests.reports.sweep import sweep_report
+from tpuserve_loadtests.rollout.evaluations import ComparedMetric, MeasuredValue
 from tpuserve_loadtests.rollout.labels import Standing
 from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Findings, RolloutOutcome, Step, StepState
@@ -225,7 +226,10 @@ def page_of_a_rollout() -> str:
         Step("soak", StepState.FAILED, f"drifting: server's memory; {HOSTILE}", 130.6, 300.0),
         Step("labels back", StepState.DONE, "canary removed; stable to version 3", 430.6, 0.1),
     ]
-    findings = Findings(Parity(AGREEING), comparison(1.0), soak())
+    metrics = [
+        ComparedMetric(HOSTILE, f"s/{HOSTILE}", *(MeasuredValue(one, ">=", HOSTILE, "ab", 450) for one in (0.5, 0.97)))
+    ]
+    findings = Findings(Parity(AGREEING), comparison(1.0), soak(), metrics)
     return page(rollout_report(rollout(Ended.MOVED_BACK, 99, steps, findings), [], SETTINGS))
 
 

@@ -329,7 +329,16 @@ def test_a_rollout_tells_what_was_let_pass() -> None:
 def test_a_rollout_shows_each_step_with_its_time_and_what_its_gates_found() -> None:
     page = PAGES["rollout"]()
     text = str(Text(page))
-    for part in ("22:15:30", "5 min", "drifting: server's memory", "Ratio of B to A", "Memory", "Parity"):
+    for part in (
+        "22:15:30",
+        "5 min",
+        "drifting: server's memory",
+        "Ratio of B to A",
+        "Memory",
+        "Parity",
+        "0.97",
+        "better",
+    ):
         assert part in text
     for anchor in re.findall(r'href="#(\w+)"', page):
         assert f'id="{anchor}"' in page

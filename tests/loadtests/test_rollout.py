@@ -46,9 +46,18 @@ HEEDING_CTRL_C = (
 QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
          "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
          "--json"]  # fmt: skip
-# Precisions in the manifests of two versions.
-PRECISIONS: dict[int, dict[str, Any]] = {
-    LIVE: {"compute_dtype": "float32", "parity": {"atol": 1e-5, "rtol": 1e-4}},
+
+
+def evaluated(value: float) -> dict[str, Any]:
+    metric = {"metric": "accuracy", "signature": "serving_default", "output": "y", "labels": "label", "value": value,
+              "operator": ">=", "bound": 0.9}  # fmt: skip
+    return {"file": "held_out.npz", "sha256": "ab12", "rows": 450, "metrics": [metric]}
+
+
+# Precisions and metrics in the manifests of some versions.
+FACTS: dict[int, dict[str, Any]] = {
+    LIVE: {"compute_dtype": "float32", "parity": {"atol": 1e-5, "rtol": 1e-4}, "evaluation": evaluated(0.97)},
+    GOOD: {"evaluation": evaluated(0.98)},
     COARSE: {"compute_dtype": "mixed_bfloat16", "parity": {"atol": 0.02, "rtol": 0.02}},
 }
 
@@ -116,7 +125,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         COARSE: lambda x: {"y": 2.005 * x},
     }
     for version, function in functions.items():
-        write_manifest(save_function(root / "m" / str(version), function, spec), **PRECISIONS.get(version, {}))
+        write_manifest(save_function(root / "m" / str(version), function, spec), **FACTS.get(version, {}))
     shutil.copytree(root / "m" / str(LIVE), root / "other" / "1")
     return root
 
@@ -147,6 +156,11 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
     code, plan, errors = site.rollout("--to", str(GOOD), "--html", str(page))
     assert code == 0, errors
     assert "Plan: nothing was changed" in page.read_text()
+    assert "Metrics on labelled rows" in page.read_text()
+    [metric] = plan["metrics"]
+    assert (metric["live"]["value"], metric["new"]["value"], metric["verdict"]) == (0.97, 0.98, "better")
+    line = "accuracy of serving_default/y: 0.97 to 0.98, better (450 rows of held_out.npz)"
+    assert line in errors
     assert plan["outcome"] == "planned"
     assert [step["state"] for step in plan["steps"]] == ["passed", "planned", "planned", "planned", "planned"]
     assert site.file.read_text() == configuration(models)

@@ -157,7 +157,7 @@ class ManifestMetric(Part):
     output: str
     labels: str
     value: float | None
-    operator: Literal[">=", "<=", ">", "<"]
+    operator: str
     bound: float
     met: bool = True
     note: str = Field(default="", exclude_if=lambda note: not note)

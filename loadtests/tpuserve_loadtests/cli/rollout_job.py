@@ -41,6 +41,7 @@ from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports.rollout import rollout_report
 from tpuserve_loadtests.requests.protocols import is_oip, protocol_of
+from tpuserve_loadtests.rollout.evaluations import compare_evaluations
 from tpuserve_loadtests.rollout.labels import Labels
 from tpuserve_loadtests.rollout.model_config_text import BadConfig
 from tpuserve_loadtests.rollout.model_service import ModelService
@@ -77,7 +78,11 @@ def rollout(options: RolloutOptions) -> None:
         before = {label: now.get(label) for label in (options.canary, options.stable)}
         moves = [(label, version, new) for label, version in before.items()]
 
+        specs = (targets.find_spec(model, version, None) for version in (live, new))
+        findings.metrics = tuple(compare_evaluations(*map(service.evaluation, specs)))
         console.print(f"{model}: version {live} to {new}, at {address}", highlight=False)
+        for metric in findings.metrics:
+            console.print(f"  {escape(str(metric))}", highlight=False, soft_wrap=True)
         started_at = time.time()
         job = Rollout(gates, moves, soak, labels, pressed.is_set, partial(_print_step, console=console), time.monotonic)
         outcome = job.execute() if options.execute else job.plan()

@@ -2,22 +2,16 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-from google.protobuf.struct_pb2 import Struct
-
 from tpuserve_client.dtypes import DType
-from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, Reply
-from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
-from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.manifest import MANIFEST_FILE
-from tpuserve_formats.messages import official
-from tpuserve_loadtests.requests.protocols import Protocol, port_of
+from tpuserve_loadtests.golden.version_metadata import fetch_field
+from tpuserve_loadtests.requests.protocols import Protocol
 
 # The exporter's defaults. Programs for other batch sizes round differently, by a few units in the last place.
 _COARSE: Final = {"bfloat16": (2e-2, 2e-2), "float16": (2.5e-3, 2.5e-3)}
@@ -104,28 +98,13 @@ def read_precision(version: Path) -> Precision | None:
 def fetch_precision(send: Callable[[Exchange], Reply], protocol: Protocol, spec: ModelSpec) -> Precision | None:
     """Fetch a version's precision from a server. Return None for other servers than tpuserve, and without a manifest.
 
-    OIP has no such metadata. tpuserve also answers TensorFlow Serving's requests on the same port. Blocks.
+    Blocks.
     """
+    found = fetch_field(send, protocol, spec, _FIELD)
     try:
-        return _fetch_grpc(send, spec) if port_of(protocol) == "grpc" else _fetch_rest(send, spec)
-    except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):
+        return None if found is None else _precision(found.fields, _origin(spec.name, found.version))
+    except (ValueError, KeyError, TypeError):
         return None
-
-
-def _fetch_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
-    exchange = GrpcWire().metadata(spec)
-    request = official.GetModelMetadataRequest.FromString(exchange.body)
-    request.metadata_field[:] = [_FIELD]
-    reply = send(replace(exchange, body=request.SerializeToString()))
-    response = official.GetModelMetadataResponse.FromString(reply.body)
-    fields = dict(Struct.FromString(response.metadata[_FIELD].value))
-    return _precision(fields, _origin(spec.name, response.model_spec.version.value))
-
-
-def _fetch_rest(send: Callable[[Exchange], Reply], spec: ModelSpec) -> Precision:
-    exchange = RestWire().metadata(spec)
-    document = json.loads(send(replace(exchange, path=f"{exchange.path}?metadata_field={_FIELD}")).body)
-    return _precision(document["metadata"][_FIELD], _origin(spec.name, document["model_spec"]["version"]))
 
 
 def _precision(fields: Mapping[str, Any], origin: str) -> Precision:

@@ -42,6 +42,7 @@ _LIVE: Final = {
     Outcome.STUCK: "see the labels",
     Outcome.SERVER_GONE: "see the labels",
 }
+_VERDICTS: Final = {"better": True, "worse": False}
 _MOST_DIFFERENCES: Final = 10
 _SHOWN_S: Final = 0.1
 _DRY_RUN: Final = "A dry run moves no label and sends no load. Perform the rollout with --execute."
@@ -85,6 +86,7 @@ def _document(outcome: RolloutOutcome) -> Document:
         "outcome": outcome.outcome,
         "exit_code": outcome.exit_code,
         "labels": outcome.labels,
+        "metrics": [asdict(one) | {"verdict": one.verdict} for one in outcome.findings.metrics],
         "started_at": outcome.started_at,
         "steps": [asdict(step) for step in outcome.steps],
     }
@@ -101,6 +103,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
         tiles=_tiles(outcome),
         sections=[
             Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
+            *_metrics(outcome),
             Table("Labels", ["label", "before", "file", "server"], _labels(outcome), words=True),
             *groups,
             figures.errors_table(_runs(outcome)),
@@ -189,6 +192,21 @@ def _labels(outcome: RolloutOutcome) -> list[Row]:
         Row(each.label, [version_text(outcome.before.get(each.label)), each.in_file, each.server])
         for each in outcome.standings
     ]
+
+
+def _metrics(outcome: RolloutOutcome) -> list[Table]:
+    """List the metrics that the exports measured on labelled rows."""
+    rows = [
+        Row(
+            f"{one.metric} of {one.output}",
+            [*("-" if figure is None else str(figure) for figure in (one.live, one.new)), one.verdict],
+            good=_VERDICTS.get(one.verdict),
+            note=one.rows,
+        )
+        for one in outcome.findings.metrics
+    ]
+    headings = ["metric", f"version {outcome.live}", f"version {outcome.new}", "new version"]
+    return [Table("Metrics on labelled rows", headings, rows)] if rows else []
 
 
 def _groups(outcome: RolloutOutcome) -> list[Group]:

@@ -11,6 +11,8 @@ from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.tolerance import Precision, fetch_precision
+from tpuserve_loadtests.golden.version_metadata import fetch_field
+from tpuserve_loadtests.rollout.evaluations import FIELD, Evaluation
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 # A field number of 0, which protobuf does not have.
@@ -67,6 +69,14 @@ class ModelService:
     def precision(self, spec: ModelSpec) -> Precision | None:
         """Fetch the tolerance from a version's manifest. Return None if the server does not report it."""
         return fetch_precision(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec)
+
+    def evaluation(self, spec: ModelSpec) -> Evaluation | None:
+        """Fetch the metrics of a version's export. Return None if the server does not report them."""
+        found = fetch_field(lambda exchange: self.send(exchange, self._timeout_s), "grpc", spec, FIELD)
+        try:
+            return None if found is None else Evaluation.read(found.fields)
+        except (KeyError, TypeError, ValueError):  # of a later server
+            return None
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
         return self._transport.send(exchange, timeout_s)

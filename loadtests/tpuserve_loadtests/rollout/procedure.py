@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
 from tpuserve_loadtests.judgement.soak import SoakOutcome
+from tpuserve_loadtests.rollout.evaluations import ComparedMetric
 from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone, Standing
 from tpuserve_loadtests.rollout.parity import Parity
 
@@ -202,11 +203,15 @@ def _words(move: tuple[str, int | None, int]) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """The results of the gates, which fill them in; None for a gate that did not run or could not finish."""
+    """The results of the gates, which fill them in; None for a gate that did not run or could not finish.
+
+    `metrics` are those that both exports measured on labelled rows.
+    """
 
     parity: Parity | None = None
     comparison: ComparisonOutcome | None = None
     soak: SoakOutcome | None = None
+    metrics: Sequence[ComparedMetric] = ()
 
 
 @dataclass(frozen=True, slots=True)

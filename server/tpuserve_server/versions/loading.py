@@ -260,8 +260,9 @@ class VersionLoader:
             responses = self._open_cache(servable_id, cache_bytes, why_not, undo) if cache_bytes else None
             if cache_bytes:
                 notes = (*notes, _cache_note(cache_bytes, why_not))
+            evaluation = None if manifest is None else manifest.metrics
             loaded = LoadedVersion(
-                servable, batcher, notes, path, costs, labels, precision, responses, load_s, servable.ends
+                servable, batcher, notes, path, costs, labels, precision, responses, load_s, servable.ends, evaluation
             )
             undo.pop_all()
         return loaded

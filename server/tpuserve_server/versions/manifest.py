@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue, Part
-from tpuserve_formats.manifest.version import ManifestCpu, ManifestFile, ManifestParity
+from tpuserve_formats.manifest.version import ManifestCpu, ManifestEvaluation, ManifestFile, ManifestParity
 from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
 from tpuserve_server.core.terms.storage import show_name
-from tpuserve_server.core.terms.types import Precision
+from tpuserve_server.core.terms.types import Evaluation, Metric, Precision
 
 # Enough for any list of files.
 MAX_MANIFEST_BYTES = 16 * 2**20
@@ -73,6 +73,7 @@ class Manifest(Part):
     signatures: Mapping[str, SignatureEntry] = Field(default_factory=dict)
     compute_dtype: str = ""
     parity: ManifestParity | None = None
+    evaluation: ManifestEvaluation | None = None
     cpu: ManifestCpu = ManifestCpu()
     labels: str | None = None
     files: Mapping[str, ManifestFile] = Field(default_factory=dict)
@@ -113,6 +114,17 @@ class Manifest(Part):
         if self.parity is None or math.isinf(self.parity.atol) or math.isinf(self.parity.rtol):
             return None
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
+
+    @property
+    def metrics(self) -> Evaluation | None:
+        """Metrics of the exporter on labelled rows, or None."""
+        found = self.evaluation
+        if found is None:
+            return None
+        metrics = (
+            Metric(one.metric, one.value, one.operator, one.bound, one.signature, one.output) for one in found.metrics
+        )
+        return Evaluation(found.file, found.sha256, found.rows, tuple(metrics))
 
     def verify_files(self, version_path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
         """Read every file once and compare it with its hash. Blocks while it reads the files, until `is_over`.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
@@ -107,12 +107,14 @@ def _status_response(statuses: Sequence[VersionStatus]) -> GetModelStatusRespons
 # Upstream's only metadata field (tensorflow_serving/servables/tensorflow/get_model_metadata_impl.cc).
 SIGNATURE_DEF = "signature_def"
 
-# tpuserve's own fields, sent on request: labels as a StringValue with a class on each line, precision as a Struct.
+# tpuserve's own fields, sent on request: labels as a StringValue with a class on each line, the others as a Struct.
 LABELS = "tpuserve_labels"
 
 PRECISION = "tpuserve_precision"
 
-_METADATA_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION})
+EVALUATION = "tpuserve_evaluation"
+
+_METADATA_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION, EVALUATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +147,15 @@ def decode_metadata_request(body: bytes) -> MetadataRequest:
 def encode_metadata_response(metadata: ModelMetadata, fields: Collection[str] = (SIGNATURE_DEF,)) -> bytes:
     """Serialize a GetModelMetadataResponse with `fields`. Its spec has name and version, but no signature.
 
-    The response omits labels and precision if the version has none.
+    The response omits tpuserve's own fields that the version does not have.
     """
     response = _metadata_spec(metadata)
     if SIGNATURE_DEF in fields:
         response.metadata[SIGNATURE_DEF].Pack(signature_def_map(metadata))
     if LABELS in fields and metadata.labels:
         response.metadata[LABELS].Pack(StringValue(value="\n".join(metadata.labels)))
-    if PRECISION in fields and metadata.precision is not None:
-        struct = Struct()
-        struct.update(_precision_to_json(metadata.precision))
-        response.metadata[PRECISION].Pack(struct)
+    for name, value in _own_documents(metadata, fields).items():
+        response.metadata[name].Pack(ParseDict(value, Struct()))
     return bytes(response.SerializeToString())
 
 
@@ -173,9 +173,18 @@ def metadata_to_json(metadata: ModelMetadata, fields: Collection[str] = ()) -> d
     own: dict[str, object] = {}
     if LABELS in fields and metadata.labels:
         own[LABELS] = list(metadata.labels)
-    if PRECISION in fields and metadata.precision is not None:
-        own[PRECISION] = _precision_to_json(metadata.precision)
+    own |= _own_documents(metadata, fields)
     return {"model_spec": spec, "metadata": {SIGNATURE_DEF: signatures, **own}}
+
+
+def _own_documents(metadata: ModelMetadata, fields: Collection[str]) -> dict[str, dict[str, object]]:
+    """Return tpuserve's own fields that are JSON objects, as far as the version has them."""
+    found: dict[str, dict[str, object]] = {}
+    if PRECISION in fields and metadata.precision is not None:
+        found[PRECISION] = dict(_precision_to_json(metadata.precision))
+    if EVALUATION in fields and metadata.evaluation is not None:
+        found[EVALUATION] = metadata.evaluation.to_json()
+    return found
 
 
 def _precision_to_json(precision: Precision) -> dict[str, str | float]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.wrappers_pb2 import StringValue
 from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_INVALID, DT_STRING
@@ -21,6 +22,8 @@ from tensorflow_serving.apis.get_model_status_pb2 import (
 
 from tpuserve_server.core.terms.errors import Code, InvalidArgument
 from tpuserve_server.core.terms.types import (
+    Evaluation,
+    Metric,
     ModelMetadata,
     ModelSpec,
     Precision,
@@ -117,14 +120,39 @@ def test_precision_is_sent_on_request() -> None:
     assert metadata_to_json(exact) == metadata_to_json(METADATA)
 
 
-def test_a_version_without_labels_and_precision_answers_without_the_fields() -> None:
-    fields = ["tpuserve_labels", "tpuserve_precision"]
+def test_the_metrics_of_the_export_are_sent_on_request() -> None:
+    accuracy = Metric("accuracy", 0.5, ">=", 0.25, "serving_default", "scores")
+    metadata = replace(METADATA, evaluation=Evaluation("rows.npz", "ab12", 40, (accuracy,)))
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(metadata, {"tpuserve_evaluation"}))
+    struct = Struct()
+    assert response.metadata["tpuserve_evaluation"].Unpack(struct)
+    sent = MessageToDict(struct)
+    assert sent == metadata_to_json(metadata, ["tpuserve_evaluation"])["metadata"]["tpuserve_evaluation"]  # type: ignore[index]  # JSON
+    assert sent == {
+        "file": "rows.npz",
+        "sha256": "ab12",
+        "rows": 40,
+        "metrics": [
+            {
+                "metric": "accuracy",
+                "value": 0.5,
+                "operator": ">=",
+                "bound": 0.25,
+                "signature": "serving_default",
+                "output": "scores",
+            }
+        ],
+    }
+
+
+def test_a_version_without_tpuserves_own_fields_answers_without_them() -> None:
+    fields = ["tpuserve_labels", "tpuserve_precision", "tpuserve_evaluation"]
     response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA, fields))
     assert not response.metadata
     assert metadata_to_json(METADATA, [*fields, "strange"]) == metadata_to_json(METADATA)
 
 
-@pytest.mark.parametrize("own", ["tpuserve_labels", "tpuserve_precision"])
+@pytest.mark.parametrize("own", ["tpuserve_labels", "tpuserve_precision", "tpuserve_evaluation"])
 def test_request_may_ask_for_tpuserves_own_field(own: str) -> None:
     request = GetModelMetadataRequest(model_spec={"name": "m"}, metadata_field=["signature_def", own])
     assert decode_metadata_request(request.SerializeToString()).fields == {"signature_def", own}

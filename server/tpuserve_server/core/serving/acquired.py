@@ -20,7 +20,7 @@ from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.types import Evaluation, Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.terms.validation import (
     EXACT_SHAPES,
     ShapeRules,
@@ -359,6 +359,11 @@ class AcquiredVersion(_Acquired):
     def precision(self) -> Precision | None:
         """The version's tolerance, or None if it is unknown."""
         return self._loaded.precision
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The version's metrics on labelled rows, or None if it has none."""
+        return self._loaded.evaluation
 
     def batching(self, signature_name: str) -> BatchingOptions | None:
         """Return how requests for a signature share batches, or None if they run one by one."""

@@ -160,7 +160,7 @@ class InferenceService:
             model.check_deadline(deadline, priority)
 
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
-        """Return the signatures, labels and precision of the version that a spec resolves to.
+        """Return the signatures, labels, precision and evaluation of the version that a spec resolves to.
 
         Raises:
             ServingError: as `acquire` for the same model and version.
@@ -171,6 +171,7 @@ class InferenceService:
                 version.signatures,
                 version.labels,
                 version.precision,
+                version.evaluation,
                 is_ensemble=version.ensemble is not None,
             )
 

@@ -81,7 +81,8 @@ async def test_the_status_describes_the_server_and_its_models(client: httpx.Asyn
     (signature,) = version.pop("signatures")
     assert version == {
         "version": 3, "state": "AVAILABLE", "code": "OK", "reason": "", "device": "cpu", "fallback": "no_programs",
-        "load_s": 1.5, "warmup_s": 0.5, "warmup_records": 2, "class_labels": 2, "cache": None, "reports": [],
+        "load_s": 1.5, "warmup_s": 0.5, "warmup_records": 2, "class_labels": 2, "evaluation": None, "cache": None,
+        "reports": [],
     }  # fmt: skip
     assert signature["inputs"] == [{"name": "x", "dtype": "DT_FLOAT", "shape": [None, 2]}]
     assert signature["batching"] == {

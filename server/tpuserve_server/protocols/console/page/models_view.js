@@ -153,6 +153,7 @@ function facts(version) {
       "Warm-up",
       version.warmup_records && `${plural(version.warmup_records, "request")} in ${seconds(version.warmup_s)}`,
     ],
+    ["Metrics", version.evaluation && metricsOf(version.evaluation)],
     ["Class labels", version.class_labels && number(version.class_labels)],
     [
       "Response cache",
@@ -164,6 +165,16 @@ function facts(version) {
     ["Reports", version.reports.length && version.reports.map(reportLink)],
   ].filter(([, value]) => value);
   return element("dl", null, rows.map(([name, value]) => [element("dt", null, name), element("dd", null, value)]));
+}
+
+function metricsOf({ file, rows, sha256, metrics }) {
+  const lines = metrics.map(({ metric, value, operator, bound, signature, output }) => {
+    const shown = value === null ? "not finite" : Number(value.toPrecision(6));
+    const of = { class: "quiet", title: `${signature}/${output}` };
+    return element("div", null, `${metric} ${shown} `, element("span", of, `expected ${operator} ${bound}`));
+  });
+  const source = element("div", { class: "quiet", title: `sha256 ${sha256}` }, `${plural(rows, "row")} of ${file}`);
+  return [...lines, source];
 }
 
 function reportLink({ title, href, written_at: writtenAt }) {
