@@ -47,6 +47,28 @@ def row_picky() -> tuple[Callable[..., Any], PyTree]:
     return apply, {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
 
 
+def positions() -> tuple[Callable[..., Any], PyTree]:
+    """Return a function that adds a table of 12 learned positions, cut to the length of the input."""
+
+    def apply(params: PyTree, ids: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return params["words"][ids] + params["positions"][: ids.shape[1]]
+
+    return apply, {
+        "words": jax.ShapeDtypeStruct((9, 2), jnp.float32),
+        "positions": jax.ShapeDtypeStruct((12, 2), jnp.float32),
+    }
+
+
+def rows_and_positions() -> tuple[Callable[..., Any], PyTree]:
+    """Return a function like `positions` whose code also depends on the number of rows."""
+    apply, params = positions()
+
+    def by_rows(params: PyTree, ids: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return apply(params, ids) if ids.shape[0] % 2 else apply(params, ids) * jnp.ones(())
+
+    return by_rows, params
+
+
 class Tower(nnx.Module):  # type: ignore[misc]  # flax is untyped
     """A model: `features` [batch, 3] → [batch, 2].
 

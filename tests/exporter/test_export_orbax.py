@@ -137,6 +137,49 @@ def test_a_program_for_each_batch_size_where_rows_cannot_be_free(
         call(tmp_path / "base/1", x=np.zeros((5, 3), np.float32))
 
 
+@pytest.fixture(scope="module")
+def positions(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    generator = np.random.default_rng(7)
+    params = {"words": generator.random((9, 2), np.float32), "positions": generator.random((12, 2), np.float32)}
+    return save(tmp_path_factory.mktemp("positions") / "saved", params), params
+
+
+IDS = ("--input", "ids:int32[batch,length]", "--batch-sizes", "1,4")
+
+
+@pytest.mark.parametrize("builder", ["positions", "rows_and_positions"])
+def test_learned_positions_take_lengths_up_to_the_largest_bucket(
+    export: Export, positions: tuple[Path, dict[str, Any]], tmp_path: Path, builder: str
+) -> None:
+    import tensorflow as tf
+
+    source, params = positions
+    finished = export(source, tmp_path / "base", "--model", f"{MODELS}:{builder}", *IDS, "--sequence-buckets", "4,12")
+    assert finished.code == 0, finished.err
+    assert "A request can be at most 12 long, the largest of --sequence-buckets" in finished.out
+    for length in (1, 3, 4, 11, 12):
+        ids = np.arange(2 * length, dtype=np.int32).reshape(2, length) % 9
+        outputs = call(tmp_path / "base/1", ids=ids)["outputs"]
+        np.testing.assert_allclose(outputs, params["words"][ids] + params["positions"][:length], rtol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input ids can be at most 12 long"):
+        call(tmp_path / "base/1", ids=np.zeros((1, 13), np.int32))
+
+
+@pytest.mark.parametrize(
+    ("buckets", "code", "message"),
+    [
+        ((), 4, "List the lengths that servers pad to, such as --sequence-buckets 64,128"),
+        (("--sequence-buckets", "4,16"), 7, "16 is the largest of --sequence-buckets. Is it longer than the model"),
+    ],
+)
+def test_learned_positions_without_a_fitting_limit_are_refused(
+    export: Export, positions: tuple[Path, Any], tmp_path: Path, buckets: tuple[str, ...], code: int, message: str
+) -> None:
+    finished = export(positions[0], tmp_path / "base", "--model", f"{MODELS}:positions", *IDS, *buckets)
+    assert finished.code == code
+    assert message in finished.err
+
+
 def test_a_tree_of_haiku_keeps_its_names_everywhere(export: Export, tensorflow: None, tmp_path: Path) -> None:
     """Export from a checkpoint and from memory. The report, variables, programs and weights use the same names."""
     import jax

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tpuserve_exporter.checks.difference import Tolerance
-from tpuserve_exporter.checks.version_checks import check_padding
+from tpuserve_exporter.checks.padding import check_padding
 from tpuserve_exporter.errors import ParityFailed, SamplesUnfit
 from tpuserve_exporter.options.export_options import PadValue, SequenceOptions
 from tpuserve_exporter.terms.samples import check_lengths
@@ -34,8 +34,9 @@ class _Function:
 
 
 def check(function: Callable[[Array], Any], **pad_values: PadValue) -> list[int]:
-    model = _Function(function)
-    assert check_padding(SIGNATURE, SAMPLES, SequenceOptions((4, 16), pad_values), model, TIGHT) == 2
+    source, model = _Function(function), _Function(function)
+    assert check_padding(SIGNATURE, SAMPLES, SequenceOptions((4, 16), pad_values), source, model, TIGHT) == 10
+    assert source.lengths == [3, 1, 3, 4, 5, 5, 15, 16]
     return model.lengths
 
 
@@ -51,8 +52,32 @@ def check(function: Callable[[Array], Any], **pad_values: PadValue) -> list[int]
     ids=["each by itself", "only what comes before", "zeros add nothing", "masked", "nan in the padding"],
 )
 def test_padding_that_is_masked_passes(tensorflow: None, function: Callable[[Array], Any]) -> None:
-    # Rows are cut to lengths below the bucket, and are never extended.
-    assert check(function) == [3, 4, 5, 16]
+    # Rows are cut or repeated to the shortest and longest lengths that servers pad to each bucket.
+    assert check(function) == [3, 4, 4, 4, 4, 5, 16, 16, 16, 16]
+
+
+def test_a_version_that_differs_from_its_source_at_one_length_is_found(tensorflow: None) -> None:
+    def source(ids: Array) -> Any:  # noqa: ANN401 - numpy's
+        return ids * (2.0 if ids.shape[1] == 16 else 1.0)
+
+    with pytest.raises(ParityFailed, match=r"rows of length 16: output 'y' differs by up to .* Set the length to a"):
+        check_padding(
+            SIGNATURE, SAMPLES, SequenceOptions((4, 16)), _Function(source), _Function(lambda ids: ids * 1.0), TIGHT
+        )
+
+
+def test_lengths_that_the_source_refuses_are_not_compared(tensorflow: None) -> None:
+    def even(ids: Array) -> Any:  # noqa: ANN401 - numpy's
+        if ids.shape[1] % 2:
+            raise SamplesUnfit("the length is odd")
+        return ids * 1.0
+
+    samples = {"ids": SAMPLES["ids"][:, :2]}
+    model = _Function(lambda ids: ids * 1.0)
+    assert check_padding(SIGNATURE, samples, SequenceOptions((4, 6)), _Function(even), model, TIGHT) == 6
+    assert model.lengths == [2, 4, 4, 2, 6, 6]
+    with pytest.raises(SamplesUnfit, match="serving_default fails on rows of up to 3: the length is odd"):
+        check_padding(SIGNATURE, SAMPLES, SequenceOptions((4,)), _Function(even), model, TIGHT)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +86,7 @@ def test_padding_that_is_masked_passes(tensorflow: None, function: Callable[[Arr
         (lambda ids: ids - ids.mean(axis=1, keepdims=True), "rows padded to 4: output 'y' differs by up to"),
         (lambda ids: ids.mean(axis=1, keepdims=True) * np.ones(3), "output 'y' differs"),
         (lambda ids: ids[:, ::-1] * 1.0, "output 'y' differs"),
-        (lambda ids: np.repeat(ids, 2, axis=1) * 1.0, r"output 'y' has shape \[4, 8\] instead of \[4, 6\]"),
+        (lambda ids: np.repeat(ids, 2, axis=1) * 1.0, r"output 'y' has shape \[2, 8\] instead of \[2, 6\]"),
         (lambda ids: ids[:, -1:] * 1.0, "output 'y' differs"),
     ],
     ids=["mean", "pooled mean", "backwards", "twice as long", "the last"],
@@ -95,10 +120,12 @@ def test_strings_are_padded_with_strings(tensorflow: None) -> None:
         seen.extend(ids[0].tolist())
         return ids
 
-    model = _Function(remember)
-    check_padding(words, samples, SequenceOptions((4,), {"ids": "-"}), model, TIGHT)
-    check_padding(words, samples, SequenceOptions((4,)), model, TIGHT)
-    assert seen == [b"a", b"b", b"c", b"a", b"b", b"c", b"-", b"a", b"b", b"c", b"a", b"b", b"c", b""]
+    source, model = _Function(lambda ids: ids), _Function(remember)
+    check_padding(words, samples, SequenceOptions((4,), {"ids": "-"}), source, model, TIGHT)
+    assert seen[:7] == [b"a", b"b", b"c", b"a", b"b", b"c", b"-"]
+    seen.clear()
+    check_padding(words, samples, SequenceOptions((4,)), source, model, TIGHT)
+    assert seen[:7] == [b"a", b"b", b"c", b"a", b"b", b"c", b""]
 
 
 def test_samples_longer_than_the_last_bucket_are_refused() -> None:
@@ -108,3 +135,22 @@ def test_samples_longer_than_the_last_bucket_are_refused() -> None:
         SamplesUnfit, match=r"--check: input 'ids' of serving_default is 5 long, but the largest .* is 4"
     ):
         check_lengths(SIGNATURE, SAMPLES, SequenceOptions((2, 4)), "--check")
+
+
+def test_a_bucket_beyond_the_tables_of_a_model_is_refused(tensorflow: None) -> None:
+    def table(ids: Array) -> Any:  # noqa: ANN401 - numpy's
+        if ids.shape[1] > 8:
+            raise SamplesUnfit("index 8 is out of range")
+        return ids * 1.0
+
+    def table_of_jax(ids: Array) -> Any:  # noqa: ANN401 - numpy's
+        return np.where(np.arange(ids.shape[1]) < 8, ids, np.nan)
+
+    for function, error, message in (
+        (table, SamplesUnfit, "fails on rows of length 16: index 8 is out of range. Use --sequence-buckets of lengths"),
+        (table_of_jax, ParityFailed, "the source returns NaN for rows of length 15, but not for shorter ones"),
+    ):
+        model = _Function(lambda ids: ids * 1.0)
+        check_padding(SIGNATURE, SAMPLES, SequenceOptions((4, 8)), _Function(function), model, TIGHT)
+        with pytest.raises(error, match=message):
+            check_padding(SIGNATURE, SAMPLES, SequenceOptions((4, 16)), _Function(function), model, TIGHT)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from tpuserve_exporter.checks.difference import COARSE, Tolerance
+from tpuserve_exporter.checks.padding import LengthTrial, list_trials
 from tpuserve_exporter.checks.parity import ParityResult, compare_cases, list_cases
 from tpuserve_exporter.checks.program_answers import ProgramModel, list_answers
 from tpuserve_exporter.checks.raw_image_check import RawAnswer, run_raw_images
-from tpuserve_exporter.errors import OptionConflict, ParityFailed, reason_of
+from tpuserve_exporter.errors import OptionConflict, ParityFailed, SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
 from tpuserve_exporter.programs.host_part import HOST_FOLDER
 from tpuserve_exporter.signatures.served_signature import WrappedReference
@@ -46,21 +47,31 @@ class RecordedAnswers:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "answers"
-        self._answers: dict[tuple[str, bytes], Mapping[str, _Stored | Array]] = {}
+        self._answers: dict[tuple[str, bytes], Mapping[str, _Stored | Array] | SamplesUnfit] = {}
 
     def __len__(self) -> int:
         return len(self._answers)
 
     def record(self, model: Runnable, signature: Signature, requests: Iterable[Tensors]) -> None:
-        """Run `model` on the inputs and keep its answers."""
+        """Run `model` on the inputs and keep its answers. Raises SamplesUnfit if it refuses the inputs."""
         for inputs in requests:
             key = (signature.name, _digest(inputs))
             if key not in self._answers:
                 self._answers[key] = self._store(model.run(signature, inputs))
 
+    def record_lengths(self, model: Runnable, signature: Signature, trials: Iterable[LengthTrial]) -> None:
+        """Run `model` on inputs of other lengths. It may refuse some, and `run` raises its SamplesUnfit for these."""
+        for trial in trials:
+            try:
+                self.record(model, signature, [trial.inputs])
+            except SamplesUnfit as error:
+                self._answers[signature.name, _digest(trial.inputs)] = error
+
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Return the recorded outputs by name."""
+        """Return the recorded outputs by name. Raises SamplesUnfit for a length that the model refused."""
         stored = self._answers[signature.name, _digest(inputs)]
+        if isinstance(stored, SamplesUnfit):
+            raise stored
         return {name: one.read(self._path) if isinstance(one, _Stored) else one for name, one in stored.items()}
 
     def _store(self, outputs: Tensors) -> "dict[str, _Stored | Array]":
@@ -182,7 +193,10 @@ class CaseRunner:
             for done, (name, signature) in enumerate(written.signatures.items()):
                 step.advance(done, len(written.signatures))
                 results.samples[name] = self.find_samples(signature, file, written)
-                results.source.record(written, signature, self._inputs_of_cases(signature, results.samples[name]))
+                samples = results.samples[name]
+                results.source.record(written, signature, self._inputs_of_cases(signature, samples))
+                trials = list_trials(signature, samples, self._options.sequences)
+                results.source.record_lengths(written, signature, trials)
             step.detail = f"{len(results.source)} request(s)"
 
     def _load_written(self, version: Path) -> PythonModel:

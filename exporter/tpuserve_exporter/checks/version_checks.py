@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences, choose_tolerance
-from tpuserve_exporter.checks.difference import Tolerance, compare
+from tpuserve_exporter.checks.difference import Tolerance
+from tpuserve_exporter.checks.padding import check_padding
 from tpuserve_exporter.checks.parity import ParityResult, compare_cases, join, require_parity, require_shapes
-from tpuserve_exporter.checks.program_answers import pad_sequence
 from tpuserve_exporter.checks.raw_image_check import check_raw_images
 from tpuserve_exporter.checks.variation import (
     Change,
@@ -25,13 +25,13 @@ from tpuserve_exporter.checks.version_graph import (
     describe_statistics,
     find_training,
 )
-from tpuserve_exporter.errors import OptionConflict, ParityFailed, SamplesUnfit, TrainingMode, reason_of
+from tpuserve_exporter.errors import OptionConflict, ParityFailed, TrainingMode
 from tpuserve_exporter.graphs.dependence import Dependence
-from tpuserve_exporter.options.export_options import ExportOptions, SequenceOptions
+from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.terms.progress import Progress
-from tpuserve_exporter.terms.samples import add_neighbours, check_lengths, distinct_rows, refusal_of, take_rows
-from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.samples import add_neighbours, check_lengths, distinct_rows, refusal_of
+from tpuserve_exporter.terms.signature import Runnable, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel, open_session
 from tpuserve_exporter.version.tflite import TFLITE_FILE, TfliteModel
 from tpuserve_formats.manifest.device import ManifestDevice
@@ -139,70 +139,6 @@ def _describe(change: Change, found: Finding) -> str:
     if change is not Change.NEVER:
         return "no, answers change"
     return "no" if found.dependence else "yes" if found.checked else "not checked"
-
-
-# A few rows are enough, because another check tests whether rows depend on each other.
-_ROWS = 4
-
-
-def check_padding(
-    signature: Signature, samples: Tensors, sequences: SequenceOptions, model: Runnable, tolerance: Tolerance
-) -> int:
-    """Compare unpadded rows with the same rows padded to each bucket, by one element or more.
-
-    Cut outputs as servers do, in free dimensions that have the padded length. Return the number of comparisons.
-
-    Raises:
-        ParityFailed: for the first difference beyond the tolerance.
-        SamplesUnfit: if a padding value has the wrong dtype, or the model fails on the rows.
-    """
-    buckets = [bucket for bucket in sequences.buckets if bucket > 1]
-    for bucket in buckets:
-        rows = _crop(signature, take_rows(samples, slice(0, _ROWS)), bucket - 1)
-        padded = {
-            name: pad_sequence(name, signature.inputs[name], value, bucket, sequences.pad_values.get(name))
-            for name, value in rows.items()
-        }
-        expected = _run(model, signature, rows, f"rows of up to {bucket - 1}")
-        actual = _cut(signature, _run(model, signature, padded, f"rows padded to {bucket}"), expected, bucket)
-        difference = compare(expected, actual, tolerance)
-        if difference.beyond:
-            raise ParityFailed(
-                f"{signature.name}, rows padded to {bucket}: {difference.beyond}. A model that is padded must mask "
-                "its padding. Omit --sequence-buckets, or set --pad-value to the value that the model masks"
-            )
-    return len(buckets)
-
-
-def _crop(signature: Signature, inputs: Tensors, longest: int) -> Tensors:
-    return {
-        name: value[
-            tuple(slice(longest if axis in signature.inputs[name].free_axes else None) for axis in range(value.ndim))
-        ]
-        for name, value in inputs.items()
-    }
-
-
-def _cut(signature: Signature, outputs: Tensors, like: Tensors, bucket: int) -> Tensors:
-    return {name: _cut_one(signature.outputs[name], value, like[name], bucket) for name, value in outputs.items()}
-
-
-def _cut_one(spec: TensorSpec, value: Array, like: Array, bucket: int) -> Array:
-    if value.ndim != like.ndim:
-        return value
-    ends = [
-        like.shape[axis] if axis in spec.free_axes and size == bucket else None for axis, size in enumerate(value.shape)
-    ]
-    return value[tuple(map(slice, ends))]
-
-
-def _run(model: Runnable, signature: Signature, inputs: Tensors, what: str) -> Tensors:
-    import tensorflow as tf
-
-    try:
-        return model.run(signature, inputs)
-    except (tf.errors.OpError, SamplesUnfit) as error:
-        raise SamplesUnfit(f"{signature.name} fails on {what}: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +286,7 @@ class Checks:
     ) -> CheckedSignature:
         independent, session, raw = answers.rows_independent, loaded["session"], results.raw.get(signature.name)
         if answers.deterministic:
-            self._check_padding(signature, samples, session, tolerance)
+            self._check_padding(signature, samples, reference, session, tolerance)
         sizes = self._options.batch_sizes
         with self._progress.step(f"Compare {signature.name} with the source") as step:
             found = compare_cases(
@@ -374,11 +310,13 @@ class Checks:
             self._warn(f"{signature.name}: the first class differs within the tolerance ({', '.join(others)} rows)")
         return CheckedSignature(signature, samples, parity, independent, answers.deterministic)
 
-    def _check_padding(self, signature: Signature, samples: Tensors, session: Runnable, tolerance: Tolerance) -> None:
+    def _check_padding(
+        self, signature: Signature, samples: Tensors, reference: Runnable, session: Runnable, tolerance: Tolerance
+    ) -> None:
         sequences = self._options.sequences
         if not sequences.buckets or not signature.has_sequences:
             return
         with self._progress.step(f"Check that padding does not change {signature.name}") as step:
             check_lengths(signature, samples, sequences, "--check")
-            comparisons = check_padding(signature, samples, sequences, session, tolerance)
+            comparisons = check_padding(signature, samples, sequences, reference, session, tolerance)
             step.detail = f"{comparisons} comparison(s), up to a length of {sequences.buckets[-1]}"

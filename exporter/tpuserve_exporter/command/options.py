@@ -34,6 +34,9 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
     kind, dtype = arguments.pop("kind"), arguments.pop("compute_dtype")
     signatures = _read_signatures(arguments.pop("signatures"), arguments["signature_name"])
     signatures = scale_images(signatures, arguments.pop("image_scale"))
+    sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
+    if sequences.pad_values and not sequences.buckets:
+        raise OptionConflict("--pad-value needs --sequence-buckets")
     model = ModelOptions(
         builder=arguments.pop("builder"),
         builder_args=_read_model_args(arguments.pop("model_args")),
@@ -45,6 +48,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         input_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("input_tensors")),
         output_tensors=tuple(TensorNaming.parse(text) for text in arguments.pop("output_tensors")),
         batch_sizes=arguments.pop("batch_sizes"),
+        sequences=sequences,
         compute_dtype=dtype,
         int8=arguments.pop("int8"),
         freeze=arguments.pop("freeze"),
@@ -56,16 +60,13 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         unsafe=arguments.pop("unsafe"),
         allowed_ops=arguments.pop("allowed_ops"),
     )
-    sequences = SequenceOptions(arguments.pop("sequence_buckets"), _read_pad_values(arguments.pop("pad_values")))
-    if sequences.pad_values and not sequences.buckets:
-        raise OptionConflict("--pad-value needs --sequence-buckets")
     examples = tuple(Example.parse(text) for text in arguments.pop("examples"))
     labelled = read_labelled(arguments)
     batching = _read_batching(arguments)
     tpu = _read_tpu(arguments)
     return ExportOptions(
-        model=model, sequences=sequences, signatures=signatures, examples=examples, labelled=labelled,
-        batching=batching, tpu=tpu, kind=None if kind == "auto" else kind, **arguments,
+        model=model, signatures=signatures, examples=examples, labelled=labelled, batching=batching, tpu=tpu,
+        kind=None if kind == "auto" else kind, **arguments,
     )  # fmt: skip
 
 

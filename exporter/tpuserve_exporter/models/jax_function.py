@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # A JAX pytree of arrays (dictionaries, lists, Flax states).
 PyTree: TypeAlias = Any
+# Size of free dimensions, other than rows, where a model must run once without real inputs.
+TRIED_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,20 @@ class JaxInput:
     def has_rows(self) -> bool:
         return bool(self.dims) and isinstance(self.dims[0], str)
 
-    def sized(self, rows: int) -> "JaxInput":
-        """Return the input with its first dimension fixed to `rows`. An input without rows stays unchanged."""
-        return JaxInput(self.dtype, (rows, *self.dims[1:])) if self.has_rows else self
+    @property
+    def free_axes(self) -> tuple[int, ...]:
+        """The free dimensions after the first one."""
+        return tuple(axis for axis, dim in enumerate(self.dims) if axis > 0 and isinstance(dim, str))
+
+    @property
+    def lengths(self) -> tuple[str, ...]:
+        """The names of the free dimensions after the first one."""
+        return tuple(str(self.dims[axis]) for axis in self.free_axes)
+
+    def sized(self, rows: int, length: int | None = None) -> "JaxInput":
+        """Return the input with its first dimension fixed to `rows`, if free, and the others to `length`, if given."""
+        rest = [dim if length is None or isinstance(dim, int) else length for dim in self.dims[1:]]
+        return JaxInput(self.dtype, (rows if self.has_rows else self.dims[0], *rest)) if self.dims else self
 
     def spec(self, name: str) -> "tf.TensorSpec":
         import tensorflow as tf
@@ -52,7 +65,8 @@ class JaxFunction:
     """A model as `call(params, inputs)`, which takes two dictionaries of arrays and returns one. jax.jit can trace it.
 
     `params` holds arrays of numpy or JAX by name. `scalars` are the numbers of the parameter tree, which `call` holds
-    itself. With `traced`, `call` is an exported program without Python code.
+    itself. With `traced`, `call` is an exported program without Python code. `longest` is the largest size of free
+    dimensions that do not count rows, or None for any size.
     """
 
     call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
@@ -60,6 +74,17 @@ class JaxFunction:
     inputs: Mapping[str, JaxInput]
     traced: bool = False
     scalars: Mapping[str, complex] = field(default_factory=dict)
+    longest: int | None = None
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The limits of free dimensions in the syntax of jax.export: `length <= 512`."""
+        names = dict.fromkeys(name for one in self.inputs.values() for name in one.lengths)
+        return () if self.longest is None else tuple(f"{name} <= {self.longest}" for name in names)
+
+    @property
+    def has_lengths(self) -> bool:
+        return any(one.lengths for one in self.inputs.values())
 
     @property
     def batched(self) -> tuple[str, ...]:

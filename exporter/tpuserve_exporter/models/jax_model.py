@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpuserve_exporter.errors import BuilderFailed, ExportError, OptionConflict, reason_of
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
-from tpuserve_exporter.models.jax_function import JaxInput, PyTree
+from tpuserve_exporter.models.jax_function import TRIED_LENGTH, JaxInput, PyTree
 from tpuserve_exporter.models.naming import check_names, name_outputs
 from tpuserve_exporter.models.param_tree import ParamTree, read_tree
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
@@ -75,8 +75,8 @@ class CallShape:
 
 
 _RETURNS = "(apply_fn, abstract_params), a Flax module, or a function without arguments that makes an NNX module"
-# Sizes of free dimensions during shape inference of the parameters.
-_ROWS, _LENGTH = 1, 8
+# Number of rows during shape inference of the parameters.
+_ROWS = 1
 # Collections that linen modules write during a call and do not read.
 _NOT_PARAMETERS = ("intermediates", "losses", "summaries")
 
@@ -126,7 +126,7 @@ def _read_input(naming: InputNaming) -> JaxInput:
 def build_jax_model(name: str, options: ModelOptions, inputs: Mapping[str, JaxInput]) -> JaxModel:
     """Call the builder. Raises BuilderFailed."""
     built = _build(name, options.builder_args)
-    call, params = _understand(name, built, inputs)
+    call, params = _understand(name, built, inputs, options.sequences.longest)
 
     def run(params: PyTree, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return _name_outputs(call(params, inputs), options.outputs)
@@ -149,14 +149,14 @@ def _build(name: str, args: Mapping[str, object]) -> object:
 
 
 def _understand(
-    name: str, built: object, inputs: Mapping[str, JaxInput]
+    name: str, built: object, inputs: Mapping[str, JaxInput], longest: int | None
 ) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
     from flax import linen, nnx
 
     if isinstance(built, nnx.Module):
         return _from_nnx(built, inputs)
     if isinstance(built, linen.Module):
-        return _from_linen(name, built, inputs)
+        return _from_linen(name, built, inputs, longest)
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         apply = built[0]
         shape = CallShape.of(apply, inputs, skip=1)
@@ -191,7 +191,7 @@ def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, J
         params = nnx.to_pure_dict(nnx.state(copied, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate))))
     elif isinstance(model, tuple):
         _check_pair(model)
-        call, params = _understand("the model", model, inputs)
+        call, params = _understand("the model", model, inputs, options.sequences.longest)
     else:
         raise BuilderFailed(f"a {type(model).__name__} has no parameters. Use (module.apply, params)")
 
@@ -202,7 +202,7 @@ def understand_live(model: object, options: ModelOptions, inputs: Mapping[str, J
 
 
 def _from_linen(
-    name: str, module: "linen.Module", inputs: Mapping[str, JaxInput]
+    name: str, module: "linen.Module", inputs: Mapping[str, JaxInput], longest: int | None
 ) -> tuple[Callable[[PyTree, Mapping[str, Any]], Any], PyTree]:
     import jax
     from flax.core import meta, unfreeze
@@ -212,14 +212,16 @@ def _from_linen(
     def init(key: Any, arrays: Mapping[str, Any]) -> Any:  # noqa: ANN401 - jax has no types here
         return shape.call(lambda *a, **k: module.init({"params": key, "dropout": key}, *a, **k), arrays)
 
-    shapes = {one: jax.ShapeDtypeStruct(_known_shape(spec), spec.dtype) for one, spec in inputs.items()}
+    length = min(TRIED_LENGTH, longest or TRIED_LENGTH)
+    fixed = {one: spec.sized(_ROWS, length) for one, spec in inputs.items()}
+    shapes = {one: jax.ShapeDtypeStruct(spec.dims, spec.dtype) for one, spec in fixed.items()}
     try:
         variables = unfreeze(meta.unbox(jax.eval_shape(init, jax.random.key(0), shapes)))
     except ExportError:
         raise
     except Exception as error:  # the user's code
         raise BuilderFailed(
-            f"{name}: the module fails for {_describe(inputs)}: {type(error).__name__}: {reason_of(error)}"
+            f"{name}: the module fails for {_describe(fixed)}: {type(error).__name__}: {reason_of(error)}"
         ) from error
     params = {collection: tree for collection, tree in variables.items() if collection not in _NOT_PARAMETERS}
     return (lambda params, arrays: shape.call(lambda *a, **k: module.apply(params, *a, **k), arrays)), params
@@ -253,11 +255,6 @@ def _blank(leaf: Any) -> Any:  # noqa: ANN401 - an array or its shape, of any dt
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0), leaf.shape) if leaf.shape else jax.random.key(0)
     return jnp.zeros(leaf.shape, leaf.dtype)
-
-
-def _known_shape(spec: JaxInput) -> tuple[int, ...]:
-    sizes = [_ROWS if axis == 0 else _LENGTH for axis in range(len(spec.dims))]
-    return tuple(sizes[axis] if isinstance(dim, str) else dim for axis, dim in enumerate(spec.dims))
 
 
 def _describe(inputs: Mapping[str, JaxInput]) -> str:

@@ -2,14 +2,14 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tpuserve_exporter.errors import BuilderFailed, CannotLower, reason_of
-from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, ExportError, reason_of
+from tpuserve_exporter.models.jax_function import TRIED_LENGTH, JaxFunction, JaxInput
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.tree_path import variable_name
 from tpuserve_exporter.terms.signature import Array
@@ -157,27 +157,53 @@ class ServedJax:
     notes: tuple[str, ...] = ()
 
 
-def serve_jax(function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...]) -> ServedJax:
-    """Convert a JAX function to a served function of any number of rows.
+def serve_jax(
+    function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...], longest: int | None = None
+) -> ServedJax:
+    """Convert a JAX function to a served function of any number of rows and of any length.
 
-    If JAX cannot lower a free number of rows, the result has a program for each batch size. `variables` are the
-    function's parameters. Raises BuilderFailed if the function fails for its inputs, and CannotLower if JAX cannot
-    lower it for CPU and TPU.
+    If JAX cannot lower free lengths, the result takes lengths up to `longest`, the largest sequence bucket. If JAX
+    cannot lower a free number of rows, the result has a program for each batch size. `variables` are the function's
+    parameters. Raises BuilderFailed if the function fails for its inputs, and CannotLower if JAX cannot lower it for
+    CPU and TPU.
     """
-    specs = {name: one.spec(name) for name, one in function.inputs.items()}
-    module, refusal = _try_free_rows(function, batch_sizes) if function.batched else (_lower(function), "")
-    if module is not None:
-        served = ServedFunction(specs, _convert(function, variables), [variables.module])
-        return ServedJax(served, _shapes_alone(function), compute_dtype_of(module))
-    module = _lower(_sized(function, batch_sizes[0]))
+    bounded = [replace(function, longest=longest)] if longest is not None and function.has_lengths else []
+    refusals = list[str]()
+    for form in (function, *bounded) if function.batched else ():
+        module, refusal = _try_free_rows(form, batch_sizes)
+        if module is not None:
+            return _serve(form, _convert(form, variables), variables, module, _note_length(form, refusals))
+        refusals.append(refusal)
+    form, module, length_refusals = _lower_first([function, *bounded], batch_sizes[0])
+    notes = _note_length(form, length_refusals)
+    if not function.batched:
+        return _serve(form, _convert(form, variables), variables, module, notes)
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
-    sized = {rows: _convert(_sized(function, rows), variables) for rows in sizes}
-    served = ServedFunction(specs, BucketedFunction(sized, function.batched), [variables.module])
+    sized = {rows: _convert(_sized(form, rows), variables) for rows in sizes}
     note = (
-        f"JAX cannot leave the number of rows free ({refusal}). The version has a program for each of the batch "
+        f"JAX cannot leave the number of rows free ({refusals[-1]}). The version has a program for each of the batch "
         f"sizes {', '.join(map(str, sizes))}, and a request can have at most {max(sizes)} rows"
     )
-    return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), (note,))
+    return _serve(form, BucketedFunction(sized, form.batched), variables, module, (*notes, note))
+
+
+def _serve(
+    function: JaxFunction, call: TensorFunction, variables: "Variables", module: str, notes: tuple[str, ...]
+) -> ServedJax:
+    specs = {name: one.spec(name) for name, one in function.inputs.items()}
+    served = ServedFunction(specs, call, [variables.module])
+    return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), notes)
+
+
+def _note_length(function: JaxFunction, refusals: Sequence[str]) -> tuple[str, ...]:
+    """Describe the bounded length of a function that JAX refused with a free one."""
+    if function.longest is None:
+        return ()
+    names = ", ".join(dict.fromkeys(name for one in function.inputs.values() for name in one.lengths))
+    return (
+        f"JAX cannot leave {names} free ({refusals[0]}). A request can be at most {function.longest} long, the largest "
+        "of --sequence-buckets",
+    )
 
 
 def _shapes_alone(function: JaxFunction) -> JaxFunction:
@@ -241,8 +267,8 @@ def _share(variable: "tf.Variable") -> Any:  # noqa: ANN401 - jax has no types h
         return jnp.asarray(variable.numpy())
 
 
-def _sized(function: JaxFunction, rows: int) -> JaxFunction:
-    return replace(function, inputs={name: one.sized(rows) for name, one in function.inputs.items()})
+def _sized(function: JaxFunction, rows: int, length: int | None = None) -> JaxFunction:
+    return replace(function, inputs={name: one.sized(rows, length) for name, one in function.inputs.items()})
 
 
 def _convert(function: JaxFunction, variables: Variables) -> TensorFunction:
@@ -250,27 +276,54 @@ def _convert(function: JaxFunction, variables: Variables) -> TensorFunction:
 
     shapes = [None, {name: one.polymorphic_shape() for name, one in function.inputs.items()}]
     converted = jax2tf.convert(
-        function.call, polymorphic_shapes=shapes, with_gradient=False, native_serialization_platforms=PLATFORMS
+        function.call,
+        polymorphic_shapes=shapes,
+        polymorphic_constraints=function.constraints,
+        with_gradient=False,
+        native_serialization_platforms=PLATFORMS,
     )
 
+    axes = [(name, axis) for name, one in function.inputs.items() for axis in one.free_axes]
+    longest = function.longest
+
     def call(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
-        with _module_version():
-            outputs: Mapping[str, tf.Tensor] = converted(variables.tensors(), inputs)
+        checked = inputs if longest is None else _check_lengths(inputs, axes, longest)
+        with _module_options():
+            outputs: Mapping[str, tf.Tensor] = converted(variables.tensors(), checked)
         return outputs
 
     return call
 
 
+def _check_lengths(
+    inputs: "Mapping[str, tf.Tensor]", axes: Iterable[tuple[str, int]], longest: int
+) -> "dict[str, tf.Tensor]":
+    """Let the graph refuse longer inputs. The program's own message would be an internal error about shapes."""
+    import tensorflow as tf
+
+    checked = dict(inputs)
+    for name, axis in axes:
+        message = f"input {name} can be at most {longest} long"
+        check = tf.debugging.assert_less_equal(tf.shape(inputs[name])[axis], longest, message=message)
+        with tf.control_dependencies([] if check is None else [check]):
+            checked[name] = tf.identity(checked[name])
+    return checked
+
+
 @contextlib.contextmanager
-def _module_version() -> Iterator[None]:
+def _module_options() -> Iterator[None]:
+    """Write modules of an older version, without source lines. Errors would show these to clients."""
     import jax
 
-    before = jax.config.jax_export_calling_convention_version
-    jax.config.update("jax_export_calling_convention_version", _MODULE_VERSION)
+    config = {"jax_export_calling_convention_version": _MODULE_VERSION, "jax_traceback_in_locations_limit": 0}
+    before = {name: getattr(jax.config, name) for name in config}
+    for name, value in config.items():
+        jax.config.update(name, value)
     try:
         yield
     finally:
-        jax.config.update("jax_export_calling_convention_version", before)
+        for name, value in before.items():
+            jax.config.update(name, value)
 
 
 def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple[str | None, str]:
@@ -283,17 +336,62 @@ def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple
         return None, f"{type(error).__name__}: {reason_of(error)}"
 
 
-def _lower(function: JaxFunction) -> str:
-    """Return the module's text. Raises BuilderFailed or CannotLower."""
+def _lower_first(forms: Sequence[JaxFunction], rows: int) -> tuple[JaxFunction, str, list[str]]:
+    """Return the first form that lowers for `rows` rows, its module's text, and the refusals of the forms before it.
+
+    Raises BuilderFailed or CannotLower for the last form.
+    """
+    refusals = list[str]()
+    for form in forms[:-1]:
+        try:
+            return form, _export(_sized(form, rows)), refusals
+        except Exception as error:  # a user's code given symbols for sizes may raise anything
+            refusals.append(f"{type(error).__name__}: {reason_of(error)}")
+    return forms[-1], _lower(forms[-1], rows), refusals
+
+
+def _lower(function: JaxFunction, rows: int) -> str:
+    """Return the module's text for `rows` rows. Raises BuilderFailed or CannotLower."""
     try:
-        return _export(function)
-    except NotImplementedError as error:
-        raise CannotLower(
-            f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}. Build the model without it"
-        ) from error
+        return _export(_sized(function, rows))
     except Exception as error:  # the user's code
-        inputs = ", ".join(f"{name}: {one}" for name, one in function.inputs.items())
-        raise BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}") from error
+        raise _explain(function, rows, error) from error
+
+
+def _explain(function: JaxFunction, rows: int, error: Exception) -> ExportError:
+    """Return the error for a function that fails for free lengths, or also for a fixed length."""
+    failed, advice = _sized(function, rows), ""
+    if function.has_lengths:
+        length = function.longest or TRIED_LENGTH
+        fixed = _sized(function, rows, length)
+        try:
+            _export(fixed)
+        except Exception as fixed_error:  # the user's code
+            failed, error = fixed, fixed_error
+            if function.longest is not None:
+                advice = f". {length} is the largest of --sequence-buckets. Is it longer than the model takes?"
+        else:
+            return _explain_length(function, length, error)
+    if isinstance(error, NotImplementedError):
+        return CannotLower(
+            f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}. Build the model without it"
+        )
+    inputs = ", ".join(f"{name}: {one}" for name, one in failed.inputs.items())
+    return BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}{advice}")
+
+
+def _explain_length(function: JaxFunction, length: int, error: Exception) -> CannotLower:
+    name, one = next((name, one) for name, one in function.inputs.items() if one.lengths)
+    dims = ",".join(str(dim) if dim not in one.lengths else str(length) for dim in one.dims)
+    reason = f"{type(error).__name__}: {reason_of(error)}".rstrip(".")
+    fix = f"a fixed length in --input, such as '{name}:{one.dtype}[{dims}]'"
+    advice = (
+        "List the lengths that servers pad to, such as --sequence-buckets 64,128, up to the longest that the model "
+        f"takes. Or use {fix}"
+    )
+    if function.longest is not None:
+        advice = f"A limit of {length}, the largest of --sequence-buckets, does not help. Use {fix}"
+    return CannotLower(f"JAX cannot leave {', '.join(one.lengths)} of {name} free: {reason}. {advice}")
 
 
 def _operations(function: JaxFunction) -> Operations:
@@ -311,7 +409,7 @@ def _export(function: JaxFunction) -> str:
 def _abstract_inputs(function: JaxFunction) -> Mapping[str, Any]:
     from jax import export
 
-    scope = export.SymbolicScope()
+    scope = export.SymbolicScope(function.constraints)
     return {name: _abstract(one, scope) for name, one in function.inputs.items()}
 
 

@@ -120,10 +120,24 @@ class TensorNaming:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """The ascending lengths that servers pad inputs of variable length to, and the padding values by input."""
+
+    buckets: tuple[int, ...] = ()
+    pad_values: Mapping[str, PadValue] = field(default_factory=dict)
+
+    @property
+    def longest(self) -> int | None:
+        """The largest bucket, or None without buckets."""
+        return self.buckets[-1] if self.buckets else None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """Options to build and restore a model and to make its signature.
 
     `batch_sizes` are the ascending sizes that servers pad batches to, for models that need a program for each.
+    `sequences` bound the length of inputs, for models that cannot take any length.
     `as_function` traces one signature of a SavedModel again instead of copying the SavedModel.
     `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
     rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
@@ -140,6 +154,7 @@ class ModelOptions:
     input_tensors: tuple[TensorNaming, ...] = ()
     output_tensors: tuple[TensorNaming, ...] = ()
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    sequences: SequenceOptions = field(default_factory=SequenceOptions)
     compute_dtype: ComputeDtype = "keep"
     int8: bool = False
     freeze: bool = False
@@ -151,14 +166,6 @@ class ModelOptions:
     allow_batch_statistics: bool = False
     unsafe: bool = False
     allowed_ops: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceOptions:
-    """The ascending lengths that servers pad inputs of variable length to, and the padding values by input."""
-
-    buckets: tuple[int, ...] = ()
-    pad_values: Mapping[str, PadValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +215,6 @@ class ExportOptions:
     also: tuple[Literal["tflite"], ...] = ()
     device_programs: bool = False
     tpu: TpuOptions = field(default_factory=TpuOptions)
-    sequences: SequenceOptions = field(default_factory=SequenceOptions)
     check: Path | None = None
     examples: tuple[Example, ...] = ()
     labelled: LabelledOptions | None = None
@@ -224,3 +230,7 @@ class ExportOptions:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         return self.model.batch_sizes
+
+    @property
+    def sequences(self) -> SequenceOptions:
+        return self.model.sequences

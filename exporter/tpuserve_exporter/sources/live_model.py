@@ -76,7 +76,7 @@ def _open_jax(model: object, options: ModelOptions) -> OpenedSource:
     inputs = read_inputs(options)
     understood = understand_live(model, options, inputs)
     function = JaxFunction(understood.by_name(), understood.arrays, inputs, scalars=understood.tree.scalars)
-    served = serve_jax(function, Variables.of(understood.arrays), options.batch_sizes)
+    served = serve_jax(function, Variables.of(understood.arrays), options.batch_sizes, options.sequences.longest)
     return OpenedSource(
         kind="function",
         name=_describe(model),

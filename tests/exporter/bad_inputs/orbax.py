@@ -12,6 +12,7 @@ from tests.exporter.bad_inputs.tf2_checkpoint import MODELS, NO_TORCH
 _FEATURES = "--input 'features:float32[batch,3]'"
 _EXPORT = f"checkpoints models/scorer {_FEATURES}"
 _SCORER = f"{_EXPORT} --model models:scorer"
+_POSITIONS = "checkpoints models/scorer --input 'ids:int32[batch,length]' --model models:positions"
 _STEP = "checkpoints/10/default"
 
 
@@ -58,6 +59,10 @@ def _host(folder: Path) -> None:
     _save(folder, {"params": {"kernel": np.ones((3, 2), np.float32)}})
 
 
+def _positions(folder: Path) -> None:
+    _save(folder, {"words": np.ones((9, 2), np.float32), "positions": np.ones((12, 2), np.float32)})
+
+
 def _break_off(folder: Path) -> None:
     (folder / "checkpoints/10").rename(folder / "checkpoints/10.orbax-checkpoint-tmp")
 
@@ -91,6 +96,8 @@ SECTION = Section(
         Case("NaN weights", 12, _SCORER, _diverge),
         Case("Operation that runs only on the host", 4,
              "checkpoints models/scorer --model models:lookup --input 'x:float32[batch,3]'", _host),
+        Case("Length that the model limits", 4, _POSITIONS, _positions),
+        Case("Sequence bucket that exceeds the model's limit", 7, f"{_POSITIONS} --sequence-buckets 8,16", _positions),
         Case("Missing JAX", 10, _SCORER, without=("jax", "flax", "orbax")),
         Case("Wrong kind: `--from tf2-ckpt`", 6, f"{_SCORER} --from tf2-ckpt"),
         Case("Wrong kind: `--from torch`", 6, f"{_SCORER} --from torch", without=NO_TORCH),

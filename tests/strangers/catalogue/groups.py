@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tests.strangers.catalogue import (
+    jax_checkpoints,
     jax_models,
     keras_applications,
     keras_models,
@@ -15,6 +16,7 @@ from tests.strangers.stranger import Stranger
 GROUPS: Sequence[Sequence[Stranger]] = (
     tf1_graphs.STRANGERS,
     jax_models.STRANGERS,
+    jax_checkpoints.STRANGERS,
     torch_models.STRANGERS,
     saved_models.STRANGERS,
     keras_models.STRANGERS,

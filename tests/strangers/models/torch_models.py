@@ -88,6 +88,21 @@ class Positions(nn.Module):
         return {"hidden": self.words(ids) + self.positions(torch.arange(ids.shape[1]))}
 
 
+class SlicedPositions(nn.Module):
+    """Learned positions as a parameter and by a buffer of indices, both cut to the length of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(30, 16), nn.Embedding(32, 16)
+        self.shifts = nn.Parameter(torch.zeros(32, 16))
+        self.register_buffer("indices", torch.arange(32)[None])
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, ids):
+        length = ids.shape[1]
+        return self.head(torch.tanh(self.words(ids) + self.places(self.indices[:, :length]) + self.shifts[:length]))
+
+
 def conv_net():
     return ConvNet()
 
@@ -106,6 +121,10 @@ def half():
 
 def two_towers():
     return TwoTowers()
+
+
+def sliced_positions():
+    return SlicedPositions()
 
 
 def positions():
@@ -152,6 +171,13 @@ def save_language_model(folder):
     torch.save(model.state_dict(), folder / "model.pt")
     save_model(model, str(folder / "model.safetensors"))
     return ask(model, ["ids"], [IDS])
+
+
+def save_sliced_positions(folder):
+    model = settle(sliced_positions(), IDS)
+    torch.save(model.state_dict(), folder / "model.pt")
+    requests = [np.random.default_rng(length).integers(1, 30, (3, length)) for length in (1, 7, 8, 16)]
+    return {"serving_default": [ask(model, ["ids"], [ids])["serving_default"][0] for ids in requests]}
 
 
 def save_positions(folder):

@@ -104,7 +104,7 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     # The function shares the variables' memory.
     call = replace(model, tree=params).by_name()
     function = JaxFunction(call, variables.arrays(), inputs, scalars=params.scalars)
-    served = serve_jax(function, variables, options.batch_sizes)
+    served = serve_jax(function, variables, options.batch_sizes, options.sequences.longest)
     return OpenedSource(
         kind="orbax",
         name=tree.layout.name,

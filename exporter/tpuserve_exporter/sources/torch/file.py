@@ -46,7 +46,7 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
     if not isinstance(model, torch.nn.Module):
         raise OptionConflict(f"cannot export {name}. From torch, pass an nn.Module or a program of torch.export")
     module = copy.deepcopy(model).cpu().eval()
-    copied = Module(module, _inputs(module, options))
+    copied = Module(module, _inputs(module, options), options.sequences.longest)
     outputs = Outputs.read(copied.returned(), options.outputs)
     return _opened(name, copied, outputs, options, values=dict.fromkeys(copied.state(), LIVE))
 
@@ -63,7 +63,7 @@ def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
     file = read_weights(source, options.unsafe)
     module = _build(file, options)
     report = restore(module, file, options)
-    model = Module(module.eval(), _inputs(module, options))
+    model = Module(module.eval(), _inputs(module, options), options.sequences.longest)
     outputs = Outputs.read(model.returned(), options.outputs)
     return _opened(source.name, model, outputs, options, file.step, report)
 

@@ -16,10 +16,10 @@ from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict,
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.sources.torch.tensors import dtype_name, find_dtype
 
-# Sizes of free dimensions during a trace. They differ, because torch treats equal sizes as one dimension. None is 0 or
-# 1, because torch treats these as fixed. Patch sizes and strides divide the lengths.
+# Number of rows during a trace. It is not 0 or 1, because torch treats these as fixed.
 _ROWS = 3
-_LENGTHS = range(16, 1 << 16, 16)
+# Steps between lengths during a trace. Patch sizes and strides divide the lengths.
+_STEPS = (16, 8, 4, 2)
 
 
 class RowsFixed(Exception):
@@ -28,10 +28,14 @@ class RowsFixed(Exception):
 
 @dataclass(slots=True)
 class Module:
-    """A module in eval mode with its inputs, which it takes by keyword or in order."""
+    """A module in eval mode with its inputs, which it takes by keyword or in order.
+
+    `longest` is the largest sequence bucket, or None if every length must fit.
+    """
 
     module: torch.nn.Module
     inputs: Mapping[str, JaxInput]
+    longest: int | None = None
     _programs: dict[int | None, ExportedProgram] = field(default_factory=dict)
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the module returns
@@ -61,7 +65,7 @@ class Module:
             return placeholders(self.trace(_ROWS))
 
     def _trace(self, rows: int | None) -> ExportedProgram:
-        tensors = _zeros(self.inputs, rows or _ROWS)
+        tensors = _zeros(self.inputs, rows or _ROWS, self.longest)
         free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
         shapes: Any = self._by_name(free) or self._positional(free)
         try:
@@ -137,10 +141,10 @@ def _without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _zeros(inputs: Mapping[str, JaxInput], rows: int) -> dict[str, torch.Tensor]:
+def _zeros(inputs: Mapping[str, JaxInput], rows: int, longest: int | None) -> dict[str, torch.Tensor]:
     """Return zeros with `rows` rows for each input."""
-    words = {dim for one in inputs.values() for dim in one.dims[1:] if isinstance(dim, str)}
-    sizes = dict(zip(sorted(words), _LENGTHS, strict=False))
+    words = sorted({length for one in inputs.values() for length in one.lengths})
+    sizes = dict(zip(words, _lengths(len(words), longest), strict=True))
 
     def size(axis: int, dim: int | str) -> int:
         return dim if isinstance(dim, int) else rows if axis == 0 else sizes[dim]
@@ -156,6 +160,16 @@ def placeholders(program: ExportedProgram) -> Any:  # noqa: ANN401 - whatever th
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     specs = [one for one in program.graph_signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
     return pytree.tree_unflatten([values.get(one.arg.name) for one in specs], program.call_spec.out_spec)
+
+
+def _lengths(count: int, longest: int | None) -> range:
+    """Return different lengths, because torch treats equal sizes as one dimension.
+
+    They are below `longest`, if possible. At the length of its table of positions, torch would fix a model's length.
+    """
+    step = next((one for one in _STEPS if longest is None or one * count < longest), 1)
+    first = max(step, 2)
+    return range(first, first + step * count, step)
 
 
 def taken(program: ExportedProgram) -> dict[str, JaxInput]:

@@ -65,7 +65,7 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
     lowered = _Lowered(model, outputs, options.compute_dtype)
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
     function = JaxFunction(lowered.call, params, model.inputs, traced=True)
-    served = serve_jax(function, Variables.of(params), options.batch_sizes)
+    served = serve_jax(function, Variables.of(params), options.batch_sizes, options.sequences.longest)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
 

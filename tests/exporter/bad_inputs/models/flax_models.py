@@ -5,6 +5,7 @@ from tests.exporter import flax_builders
 scorer = flax_builders.scorer
 other_input = flax_builders.other_input
 lookup = flax_builders.lookup
+positions = flax_builders.positions
 
 
 def scorer_of(features: int) -> flax_builders.Scorer:
