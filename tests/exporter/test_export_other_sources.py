@@ -232,15 +232,26 @@ def test_made_up_strings_that_a_model_refuses_ask_for_real_ones(
 def test_strings_that_all_get_one_answer_leave_independence_unchecked(
     export: Export, tensorflow: None, tmp_path: Path
 ) -> None:
-    source = _save_module(tmp_path / "source")
-    finished = export(source, tmp_path / "lookup")  # the vocabulary has none of the made-up words
+    import tensorflow as tf
+
+    find = tf.function(lambda word: {"found": tf.equal(word, "one")})
+    tf.saved_model.save(
+        tf.Module(), str(tmp_path / "source"), find.get_concrete_function(word=tf.TensorSpec([None], tf.string))
+    )
+    finished = export(tmp_path / "source", tmp_path / "find")  # the made-up words do not contain it
     assert "all rows of serving_default get the same answer" in finished.out
-    assert read_manifest(tmp_path / "lookup/1")["signatures"]["serving_default"]["rows_independent"] is False
-    np.savez(tmp_path / "samples.npz", word=np.array(["one", "two"]), x=np.ones((2, 2)))
-    finished = export(source, tmp_path / "lookup", "--check", tmp_path / "samples.npz")
+    assert read_manifest(tmp_path / "find/1")["signatures"]["serving_default"]["rows_independent"] is False
+    np.savez(tmp_path / "samples.npz", word=np.array(["one", "two"]))
+    finished = export(tmp_path / "source", tmp_path / "find", "--check", tmp_path / "samples.npz")
     assert finished.code == 0, finished.err
-    assert read_manifest(tmp_path / "lookup/2")["signatures"]["serving_default"]["rows_independent"] is True
-    assert read_manifest(tmp_path / "lookup/2")["parity"]["rows"] == 2
+    assert read_manifest(tmp_path / "find/2")["signatures"]["serving_default"]["rows_independent"] is True
+    assert read_manifest(tmp_path / "find/2")["parity"]["rows"] == 2
+
+
+def test_made_up_words_come_from_the_vocabulary(export: Export, tensorflow: None, tmp_path: Path) -> None:
+    finished = export(_save_module(tmp_path / "source"), tmp_path / "lookup")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "lookup/1")["signatures"]["serving_default"]["rows_independent"] is True
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -14,7 +14,8 @@ from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.command.checking import command
 from tpuserve_exporter.command.exporting import command as export_command
 from tpuserve_exporter.version import warmup
-from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
+from tpuserve_exporter.version.warmup import hash_requests
+from tpuserve_exporter.version.warmup_records import WARMUP_FILE
 from tpuserve_loadtests.requests.recording import read_golden_version
 
 pytestmark = [pytest.mark.xdist_group(__name__)]

@@ -24,11 +24,12 @@ from tpuserve_exporter.options.export_options import ExportOptions, SequenceOpti
 from tpuserve_exporter.programs.host_part import HOST_FOLDER
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.terms.domain import Sampled
 from tpuserve_exporter.terms.progress import Progress, Step
 from tpuserve_exporter.terms.sample_files import SampleFile
 from tpuserve_exporter.terms.sample_rows import open_samples
 from tpuserve_exporter.terms.samples import find_samples, take_rows
-from tpuserve_exporter.terms.signature import Array, Runnable, Sampled, Signature, Tensors
+from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 

@@ -17,7 +17,8 @@ from tpuserve_exporter.options.expectation import Expectation, LabelledOptions
 from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE
 from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels
-from tpuserve_exporter.terms.signature import Sampled, Signature, Tensors
+from tpuserve_exporter.terms.domain import Sampled
+from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import open_session
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.version import Manifest, ManifestEvaluation, ManifestMetric

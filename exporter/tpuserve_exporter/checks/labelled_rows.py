@@ -10,10 +10,11 @@ from tpuserve_exporter.checks.metrics import Metric, make_metric
 from tpuserve_exporter.errors import SamplesUnfit
 from tpuserve_exporter.options.expectation import Expectation, LabelledOptions
 from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.terms.domain import Sampled
 from tpuserve_exporter.terms.sample_files import SampleFile
 from tpuserve_exporter.terms.sample_rows import SampleRows, scan_samples
 from tpuserve_exporter.terms.samples import check_lengths, count_rows, read_samples, take_rows
-from tpuserve_exporter.terms.signature import Array, Sampled, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 from tpuserve_exporter.version.manifest import hash_file
 
 # Names of labels in files, the likeliest first.

@@ -11,6 +11,7 @@ from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.padding import check_padding
 from tpuserve_exporter.checks.parity import ParityResult, compare_cases, join, require_parity, require_shapes
 from tpuserve_exporter.checks.raw_image_check import check_raw_images
+from tpuserve_exporter.checks.touched_rows import TouchedTable, count_touched
 from tpuserve_exporter.checks.variation import (
     Change,
     Finding,
@@ -154,13 +155,17 @@ class CheckedSignature:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """The results for one written version. `reference` answers as the source does while the session is open."""
+    """The results for one written version. `reference` answers as the source does while the session is open.
+
+    `tables` has the rows of tables that the samples touch.
+    """
 
     signatures: Mapping[str, CheckedSignature]
     tolerance: Tolerance
     compute_dtype: str
     reference: Runnable
     lite_signatures: frozenset[str] | None = None
+    tables: tuple[TouchedTable, ...] = ()
 
     @property
     def everywhere(self) -> list[str]:
@@ -222,7 +227,8 @@ class Checks:
         self._warn_of_rows(checked, device)
         compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
         in_lite = None if lite is None else lite.signatures
-        return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite)
+        tables = count_touched(session, samples)
+        return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite, tables)
 
     def _check_answers(
         self,

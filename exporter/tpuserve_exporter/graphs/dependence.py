@@ -145,7 +145,7 @@ def find_dependence(
     import tensorflow as tf
 
     names = list(dict.fromkeys(map(node_of, outputs)))
-    part = tf.compat.v1.graph_util.extract_sub_graph(_without_weights(graph_def), names)
+    part = tf.compat.v1.graph_util.extract_sub_graph(without_weights(graph_def), names)
     flat, ends = inline_to_analyse(part, outputs)
     walk = Walk(flat)
     before = walk.before(ends)
@@ -182,7 +182,7 @@ def _find_writes(
     return [place for root, place in written.items() if root in read], list(written.values())
 
 
-def _without_weights(graph_def: "GraphDef") -> "GraphDef":
+def without_weights(graph_def: "GraphDef") -> "GraphDef":
     """Return a copy with placeholders for large constants, because each later step would copy frozen weights."""
     light = type(graph_def)()
     light.versions.CopyFrom(graph_def.versions)

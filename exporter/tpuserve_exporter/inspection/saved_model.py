@@ -15,7 +15,7 @@ from tpuserve_exporter.sources.saved_model.file import find_unsafe
 from tpuserve_exporter.terms.signature import Signature, read_signatures
 from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.signing import signers_of
-from tpuserve_exporter.version.warmup import WARMUP_FILE
+from tpuserve_exporter.version.warmup_records import WARMUP_FILE
 from tpuserve_formats.manifest import MANIFEST_FILE
 
 if TYPE_CHECKING:

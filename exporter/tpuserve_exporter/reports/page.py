@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from tpuserve_exporter.reports.evaluation_section import show_evaluation
 from tpuserve_exporter.reports.facts import show_facts, show_heading, show_warnings
-from tpuserve_exporter.reports.parity_section import show_parity
+from tpuserve_exporter.reports.parity_section import show_parity, show_tables
 from tpuserve_exporter.reports.preflight_section import show_preflight
 from tpuserve_exporter.terms.texts import megabytes, seconds
 from tpuserve_formats.manifest.version import ManifestOrigin
@@ -353,6 +353,7 @@ def _sections(document: Document) -> list[Markup]:
         show_evaluation(document),
         show_samples(document),
         show_parity(document),
+        show_tables(document),
         show_preflight(document),
         show_signatures(document),
         show_variables(document),

@@ -143,6 +143,23 @@ def show_parity(document: Mapping[str, Any]) -> Markup:
     )
 
 
+def show_tables(document: Mapping[str, Any]) -> Markup:
+    """Show the rows of tables, such as embeddings, that the samples of the checks touch."""
+    tables = document.get("tables") or ()
+    if not tables:
+        return Markup()
+    heading = element("tr", *(element("th", name) for name in ("Table", "Rows in the samples", "Rows")))
+    cells = [(element("code", one["name"]), f"{one['touched']:,}", f"{one['rows']:,}") for one in tables]
+    rows = [element("tr", *(element("td", cell) for cell in row)) for row in cells]
+    intro = "The comparison covers these rows. To cover others, give rows that use them with --check."
+    return element(
+        "section",
+        element("h2", "Tables in the samples"),
+        element("p", intro, class_="quiet"),
+        element("div", element("table", element("thead", heading), element("tbody", *rows)), class_="scrolls"),
+    )
+
+
 def _is_equal(output: str, buckets: list[Mapping[str, Any]]) -> bool:
     """Return whether the output is equal in every batch, so that its chart would be empty."""
     found = [bucket["outputs"][output]["max_abs_difference"] for bucket in buckets if output in bucket["outputs"]]

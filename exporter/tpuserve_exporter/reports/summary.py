@@ -22,7 +22,7 @@ from tpuserve_exporter.reports.shown_progress import FinishedStep, RecordedProgr
 from tpuserve_exporter.stages.job import Exported
 from tpuserve_exporter.terms.provenance import origins_to_json
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
-from tpuserve_exporter.terms.texts import megabytes
+from tpuserve_exporter.terms.texts import first, megabytes
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import ManifestDevice, describe_sizes
 from tpuserve_formats.manifest.version import ManifestParity
@@ -52,6 +52,7 @@ def success_document(exported: Exported, seconds: float, steps: Sequence[Finishe
         "samples": [one.to_json() for one in exported.samples],
         "steps": [asdict(step) for step in steps],
         "restore": None if exported.restore is None else exported.restore.to_json(),
+        "tables": [asdict(one) for one in exported.tables],
         "provenance": origins_to_json(exported.origins),
         "variables": [{"name": one.name, "model": str(one)} for one in exported.variables],
         "manifest": exported.manifest.model_dump(mode="json"),
@@ -173,6 +174,7 @@ def _facts(exported: Exported, seconds: float, steps: int) -> list[tuple[str, st
         *([] if manifest.quantized is None else [("quantized", str(manifest.quantized))]),
         *([] if manifest.frozen is None else [("frozen", str(manifest.frozen))]),
         ("largest difference", _describe_parity(manifest.parity)),
+        *_describe_tables(exported),
         *_describe_programs(exported),
         *_describe_numerics(exported.manifest.device),
         *([("examples", f"{exported.examples} correct")] if exported.examples else []),
@@ -192,6 +194,12 @@ def _next_steps(exported: Exported) -> list[tuple[str, str]]:
     serve = f"tpuserve serve --model_name={shlex.quote(exported.name)} --model_base_path={shlex.quote(base)}"
     again = [] if exported.published else [("to publish it again", f"add --again, or --version {exported.version + 1}")]
     return [*again, ("to serve it", serve)]
+
+
+def _describe_tables(exported: Exported) -> list[tuple[str, str]]:
+    """Return the tables with the smallest part of their rows in the samples first."""
+    tables = sorted(exported.tables, key=lambda one: one.touched / one.rows)
+    return [("tables in the samples", first(tables))] if tables else []
 
 
 def _describe_programs(exported: Exported) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.checks.example_runner import ShownSample
 from tpuserve_exporter.checks.labelled_rows import LabelledRows
 from tpuserve_exporter.checks.serve_check import ServeCheck
+from tpuserve_exporter.checks.touched_rows import TouchedTable
 from tpuserve_exporter.checks.version_checks import Checks
 from tpuserve_exporter.destinations.destination import Destination
 from tpuserve_exporter.inspection.contents import StoredArray
@@ -67,7 +68,7 @@ class Exported:
     If not `published`, they are those of an existing version with exactly this content. `variables` lists the variables
     in its files. `preprocessing` has a sentence for each preparation of inputs that the exporter chose itself.
     `examples` counts the user's examples: the version answers all of them as expected. `origins` has the origin of each
-    value in the model.
+    value in the model, and `tables` the rows that the samples of the checks touch.
     """
 
     name: str
@@ -86,3 +87,4 @@ class Exported:
     preprocessing: tuple[str, ...] = ()
     examples: int = 0
     origins: Origins = field(default_factory=dict)
+    tables: tuple[TouchedTable, ...] = ()

@@ -22,7 +22,8 @@ from tpuserve_exporter.version.fingerprint import holds, make_fingerprint
 from tpuserve_exporter.version.loaded_model import SessionModel
 from tpuserve_exporter.version.manifest import describe_files, describe_origins, describe_signature, write_manifest
 from tpuserve_exporter.version.signing import is_signed_by, sign_version
-from tpuserve_exporter.version.warmup import WARMUP_FILE, keep_warmup, write_warmup
+from tpuserve_exporter.version.warmup import keep_warmup, write_warmup
+from tpuserve_exporter.version.warmup_records import WARMUP_FILE
 from tpuserve_formats.manifest.version import (
     Manifest,
     ManifestCpu,

@@ -83,6 +83,7 @@ def run_export(
             preprocessing=written.preprocessing,
             examples=len(options.examples),
             origins=written.source.origins,
+            tables=checked.version.tables,
         )
         attach_report(exported, folder)
         published = publish_version(job, served)

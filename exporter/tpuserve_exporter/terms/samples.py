@@ -1,64 +1,20 @@
 """Inputs to check and warm up a signature: the user's samples, or values made up from its specs."""
 
+import contextlib
 import hashlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from tpuserve_exporter.errors import SamplesUnfit, reason_of
 from tpuserve_exporter.options.export_options import SequenceOptions
+from tpuserve_exporter.terms.domain import Sampled
+from tpuserve_exporter.terms.made_up import make_candidates, numpy_dtype
 from tpuserve_exporter.terms.sample_files import SampleFile
-from tpuserve_exporter.terms.signature import Array, Sampled, Signature, Tensors, TensorSpec
+from tpuserve_exporter.terms.signature import Array, Signature, Tensors, TensorSpec
 
-# Lengths of rows in turn. Rows are not empty, because a model may compute their means.
-_LENGTHS = (2, 1, 3)
-
-
-def make_row_splits(signature: Signature, rows: int) -> tuple[dict[str, Array], Mapping[str, int]]:
-    """Make the row splits of every ragged input by name, and count the values of each input, for `rows` rows."""
-    splits, counts = dict[str, Array](), dict[str, int]()
-    for name, spec in signature.inputs.items():
-        count = _fixed_rows(signature, spec.row_splits) or rows
-        for one in spec.row_splits:
-            lengths = np.resize(_LENGTHS, count)
-            splits[one] = np.concatenate([[0], np.cumsum(lengths)]).astype(signature.inputs[one].dtype)
-            count = int(lengths.sum())
-        if spec.row_splits:
-            counts[name] = count
-    return splits, counts
-
-
-def _fixed_rows(signature: Signature, splits: Sequence[str]) -> int | None:
-    """Return the number of rows of a ragged input, or None if its shape does not fix it."""
-    shape = signature.inputs[splits[0]].shape if splits else None
-    return shape[0] - 1 if shape and shape[0] is not None else None
-
-
-_HEIGHT, _WIDTH = 37, 49
-
-
-def make_image(variant: int) -> bytes:
-    """Make an RGB image with a smooth pattern that depends on `variant`: PNG if it is even, or JPEG if it is odd.
-
-    All images have one size, for graphs that do not resize. A resize would average a noisy pattern to uniform grey.
-    """
-    import tensorflow as tf
-
-    random = np.random.default_rng((_SEED, variant))
-    across, down = np.meshgrid(np.linspace(0, 2 * np.pi, _WIDTH), np.linspace(0, 2 * np.pi, _HEIGHT))
-    waves = random.uniform(0.2, 2, (3, 2))
-    shades = [np.sin(across * wide + down * high + random.uniform(0, 6)) for wide, high in waves]
-    image = np.rint(127.5 + 127.5 * np.stack(shades, axis=-1)).astype(np.uint8)
-    encode = tf.io.encode_jpeg if variant % 2 else tf.io.encode_png
-    return bytes(encode(image).numpy())
-
-
-_SEED = 20
 # Candidate sizes of free dimensions, except the batch.
 _FREE_SIZES = (8, 32, 224)
-_TEXT = b"tpuserve"
 
 
 def find_samples(
@@ -86,17 +42,45 @@ def find_samples(
 def find_made_up(
     signature: Signature, rows: int, model: Sampled, longest: int | None = None
 ) -> tuple[Tensors | None, str]:
-    """Return made-up inputs that `model` accepts, or None and the reason why it refused the likeliest candidate."""
+    """Return made-up inputs that `model` accepts, or None and the reason why it refused the likeliest candidate.
+
+    They begin with the rows of the model's own warm-up requests.
+    """
+    recorded = _recorded_rows(signature, rows, model, longest)
+    if recorded is not None:
+        return recorded, ""
     reason = ""
     sizes = [size for size in _FREE_SIZES if longest is None or size <= longest] or [longest or 1]
-    for candidate in _made_up(
-        signature, rows, model.make_examples(rows, max(sizes)) if _has_strings(signature) else (), sizes
-    ):
+    for candidate in make_candidates(signature, rows, model, sizes):
         refusal = refusal_of(signature, candidate, model)
         if refusal is None:
             return candidate, ""
         reason = reason or refusal
     return None, reason
+
+
+def _recorded_rows(signature: Signature, rows: int, model: Sampled, longest: int | None) -> Tensors | None:
+    """Return the rows of the warm-up requests, and made-up rows of the same sizes, or None if `model` refuses them."""
+    requests = [one for one in model.inputs.recorded(signature) if _fits(signature, one, longest)]
+    if not requests:
+        return None
+    if not signature.is_batchable:
+        return requests[0] if refusal_of(signature, requests[0], model) is None else None
+    alike = [one for one in requests if all(one[name].shape[1:] == requests[0][name].shape[1:] for name in one)]
+    joined = {name: np.concatenate([one[name] for one in alike]) for name in requests[0]}
+    given = take_rows(joined, np.asarray(distinct_rows(joined)[:rows]))
+    missing = rows - count_rows(given)
+    filled = add_rows(signature, given, missing, model) if missing else given
+    return filled if filled is not None and refusal_of(signature, filled, model) is None else None
+
+
+def _fits(signature: Signature, inputs: Tensors, longest: int | None) -> bool:
+    with contextlib.suppress(SamplesUnfit):
+        for name, spec in signature.inputs.items():
+            fit_input(name, spec, inputs[name])
+        lengths = [inputs[name].shape[axis] for name, spec in signature.inputs.items() for axis in spec.free_axes]
+        return longest is None or max(lengths, default=0) <= longest
+    return False
 
 
 def refusal_of(signature: Signature, inputs: Tensors, model: Sampled) -> str | None:
@@ -166,13 +150,18 @@ def add_neighbours(signature: Signature, inputs: Tensors, rows: int, model: Samp
 
     Return `inputs` unchanged if `model` refuses such rows.
     """
+    mixed = add_rows(signature, take_rows(inputs, slice(0, 1)), rows - 1, model)
+    return inputs if mixed is None or refusal_of(signature, mixed, model) is not None else mixed
+
+
+def add_rows(signature: Signature, inputs: Tensors, rows: int, model: Sampled) -> Tensors | None:
+    """Return `inputs` and made-up rows with the same sizes, or None if `model` refuses the made-up rows."""
     specs = {name: replace(spec, shape=(None, *inputs[name].shape[1:])) for name, spec in signature.inputs.items()}
     like_them = replace(signature, inputs=specs)
-    made = find_made_up(like_them, rows - 1, model)[0]
-    if made is None:
-        return inputs
-    mixed = {name: np.concatenate([value[:1], made[name]]) for name, value in inputs.items()}
-    return mixed if refusal_of(signature, mixed, model) is None else inputs
+    for candidate in make_candidates(like_them, rows, model, _FREE_SIZES[:1]):
+        if refusal_of(like_them, candidate, model) is None:
+            return {name: np.concatenate([value, candidate[name]]) for name, value in inputs.items()}
+    return None
 
 
 def take_rows(inputs: Tensors, rows: "slice | Array") -> Tensors:
@@ -199,14 +188,14 @@ def fit_array(value: Array, spec: TensorSpec, wanted: str, subject: str) -> Arra
     ):
         raise SamplesUnfit(f"{wanted} is {spec}, but {subject} has shape {list(value.shape)}")
     if not value.size:  # an empty JSON list has no dtype
-        return value.astype(_numpy_dtype(spec))
+        return value.astype(numpy_dtype(spec))
     if spec.dtype == "string" and value.dtype.kind == "O":
         return value
     if spec.dtype == "string" and value.dtype.kind in "SU":
         return np.char.encode(value).astype(object) if value.dtype.kind == "U" else value.astype(object)
-    if spec.dtype == "string" or not np.can_cast(value.dtype, _numpy_dtype(spec), "same_kind"):
+    if spec.dtype == "string" or not np.can_cast(value.dtype, numpy_dtype(spec), "same_kind"):
         raise SamplesUnfit(f"{wanted} is {spec}, but {subject} has dtype {value.dtype}")
-    return value.astype(_numpy_dtype(spec))
+    return value.astype(numpy_dtype(spec))
 
 
 def _repeat(inputs: Tensors, rows: int) -> Tensors:
@@ -215,74 +204,6 @@ def _repeat(inputs: Tensors, rows: int) -> Tensors:
         raise SamplesUnfit(f"all inputs need the same number of rows, and at least one. Their rows: {counts}")
     count = count_rows(inputs)
     return inputs if count >= rows else take_rows(inputs, np.arange(rows) % count)
-
-
-def _has_strings(signature: Signature) -> bool:
-    return any(spec.dtype == "string" for spec in signature.inputs.values())
-
-
-def _made_up(
-    signature: Signature, rows: int, examples: Sequence[bytes], free_sizes: Sequence[int]
-) -> Iterator[Tensors]:
-    """Yield reproducible candidates, the likeliest first. Strings are text, examples or images, one for each row."""
-    specs = signature.inputs
-    texts = [_TEXT if index == 0 else b"%s %d" % (_TEXT, index) for index in range(rows)]
-    images = [make_image(index) for index in range(rows)] if _has_strings(signature) else []
-    has_free = any(None in (spec.shape or (None,))[1:] for spec in specs.values()) or not signature.is_batchable
-    sizes = free_sizes if has_free else free_sizes[:1]
-    splits, counts = make_row_splits(signature, rows)
-    for size, strings in itertools.product(sizes, (texts, examples, images) if _has_strings(signature) else (texts,)):
-        random = np.random.default_rng(_SEED)
-        first = rows if signature.is_batchable or signature.is_ragged else size
-        made = {
-            name: _make_up(random, spec, _shape(spec, counts.get(name, first), size), strings)
-            for name, spec in specs.items()
-            if name not in splits
-        }
-        yield {**made, **splits}
-
-
-def _shape(spec: TensorSpec, first: int, size: int) -> tuple[int, ...]:
-    if spec.shape is None:
-        return (first,)
-    free = [first if axis == 0 else size for axis in range(len(spec.shape))]
-    return tuple(free[axis] if dim is None else dim for axis, dim in enumerate(spec.shape))
-
-
-def _make_up(random: np.random.Generator, spec: TensorSpec, shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
-    """Make an array: floats from 0 to 1, uint8 from 0 to 255 as in images, or other integers 0 and 1.
-
-    Every vocabulary has 0 and 1. A sequence of them starts with 1, because it may be a mask, and a mask of zeros would
-    hide the whole input.
-    """
-    if spec.dtype == "string":
-        return _fill(shape, strings)
-    dtype = _numpy_dtype(spec)
-    if spec.dtype == "uint8":
-        return random.integers(0, 256, shape).astype(dtype)
-    if spec.dtype == "bool" or dtype.kind in "iu":
-        drawn = random.integers(0, 2, shape)
-        if spec.free_axes:
-            drawn[:, 0] = 1
-        return drawn.astype(dtype)
-    return random.random(shape).astype(dtype)
-
-
-def _fill(shape: tuple[int, ...], strings: Sequence[bytes]) -> Array:
-    """Fill an array with strings, one for each row in turn."""
-    filled = np.empty(shape, dtype=object)
-    for index in range(len(filled) if shape else 0):
-        filled[index] = strings[index % len(strings)]
-    if not shape:
-        filled[()] = strings[0]
-    return filled
-
-
-def _numpy_dtype(spec: TensorSpec) -> "np.dtype[np.generic]":
-    import tensorflow as tf
-
-    dtype: np.dtype[np.generic] = np.dtype(tf.dtypes.as_dtype(spec.dtype).as_numpy_dtype)
-    return dtype
 
 
 def check_lengths(signature: Signature, inputs: Tensors, sequences: SequenceOptions, what: str) -> None:

@@ -121,12 +121,6 @@ class Runnable(Protocol):
     def run(self, signature: Signature, inputs: Tensors) -> Tensors: ...
 
 
-class Sampled(Runnable, Protocol):
-    """A model that the exporter can make inputs for. It refuses bad inputs, and `make_examples` gives tf.Examples."""
-
-    def make_examples(self, count: int, longest: int) -> list[bytes]: ...
-
-
 @runtime_checkable
 class Releasable(Protocol):
     """A source that can free the memory of its weights. It cannot answer after that."""

@@ -19,7 +19,8 @@ from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY
 from tpuserve_exporter.terms.signature import Array
 from tpuserve_exporter.version.manifest import PublishedVersion
-from tpuserve_exporter.version.warmup import WARMUP_FILE, hash_requests
+from tpuserve_exporter.version.warmup import hash_requests
+from tpuserve_exporter.version.warmup_records import WARMUP_FILE
 from tpuserve_formats.manifest.device import ManifestDevice
 from tpuserve_formats.manifest.version import Manifest, ManifestFile, ManifestSignature
 

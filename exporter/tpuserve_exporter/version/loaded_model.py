@@ -1,7 +1,8 @@
-"""A written SavedModel, loaded into a session as TensorFlow Serving does, or by Python. Examples for its parsers."""
+"""A written SavedModel, loaded into a session as TensorFlow Serving does, or by Python."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,25 +13,22 @@ from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.models.ragged import mark_ragged, spread
 from tpuserve_exporter.models.weights_check import release_weights
-from tpuserve_exporter.terms.signature import Runnable, Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors, TensorSpec, read_signatures
+from tpuserve_exporter.version.graph_inputs import GraphInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     import tensorflow as tf
-    from tensorflow.core.example.feature_pb2 import Feature
     from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 
 class SessionModel:
     """A SavedModel in a v1 session. The session holds the variables, so this is valid only within `open_session`."""
 
-    def __init__(self, session: "tf.compat.v1.Session", signatures: dict[str, Signature]) -> None:
+    def __init__(self, session: "tf.compat.v1.Session", signatures: dict[str, Signature], inputs: GraphInputs) -> None:
         self._session = session
         self.signatures = signatures
+        self.inputs = inputs
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Return the outputs by name. Raises tf.errors.OpError if the graph fails, SamplesUnfit for unfit shapes."""
@@ -45,9 +43,36 @@ class SessionModel:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
         return outputs
 
-    def make_examples(self, count: int, longest: int) -> list[bytes]:
-        """Make different tf.Examples that the graph's parsers accept, with sequences of at most `longest` values."""
-        return make_examples(self._session.graph.as_graph_def(), count, longest)
+    def evaluate(
+        self, part: "GraphDef", tensors: Sequence[str], signature: Signature, inputs: Tensors
+    ) -> dict[str, Array]:
+        """Compute tensors of a flat graph of this model, by name. Omit those that need other nodes or fail.
+
+        Placeholders, variables and tables are those of the session, by their names.
+        """
+        import tensorflow as tf
+
+        graph = self._session.graph
+        there = {node.name for node in part.node if not node.input and _has(graph, node.name)}
+        rest = type(part)()
+        rest.versions.CopyFrom(part.versions)
+        rest.node.extend(node for node in part.node if node.name not in there)
+        taken = there & {node_of(one) for node in rest.node for one in node.input}
+        mapped = {f"{name}:0": graph.get_tensor_by_name(f"{name}:0") for name in taken}
+        added = [name for name in tensors if node_of(name) not in there]
+        try:
+            with graph.as_default():
+                imported = tf.graph_util.import_graph_def(rest, mapped, list(map(_numbered, added)), name="evaluated")
+        except ValueError:
+            return {}
+        fetches = dict(zip(added, imported, strict=True))
+        fetches |= {name: graph.get_tensor_by_name(_numbered(name)) for name in tensors if name not in fetches}
+        feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
+        found: dict[str, Array] = {}
+        for name, tensor in fetches.items():
+            with contextlib.suppress(tf.errors.OpError):
+                found[name] = self._session.run(tensor, feeds)
+        return found
 
     def makes(self, dtype: str) -> bool:
         """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
@@ -67,7 +92,17 @@ def open_session(path: Path) -> Iterator[SessionModel]:
                 meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
             raise _session_failure(error, path) from error
-        yield SessionModel(session, _settle_all(meta_graph, graph))
+        yield SessionModel(session, _settle_all(meta_graph, graph), _inputs(path))
+
+
+def _has(graph: "tf.Graph", name: str) -> bool:
+    with contextlib.suppress(KeyError):
+        return len(graph.get_operation_by_name(name).outputs) == 1
+    return False
+
+
+def _numbered(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"
 
 
 def _session_failure(error: Exception, path: Path) -> SessionLoadFailed:
@@ -99,6 +134,7 @@ class WrittenModel:
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
             raise _session_failure(error, path) from error
         self.signatures = _settle_all(meta_graph, self._graph)
+        self.inputs = _inputs(path)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Return the outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
@@ -107,13 +143,13 @@ class WrittenModel:
         except Exception as error:  # each framework raises its own
             raise SamplesUnfit(f"{signature.name}: {reason_of(error)}") from error
 
-    def make_examples(self, count: int, longest: int) -> list[bytes]:
-        """Make different tf.Examples that the graph's parsers accept, with sequences of at most `longest` values."""
-        return make_examples(self._graph.as_graph_def(), count, longest)
-
     def makes(self, dtype: str) -> bool:
         """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
         return _makes(self._graph.as_graph_def(), dtype)
+
+
+def _inputs(path: Path) -> GraphInputs:
+    return GraphInputs(path, functools.partial(_read_meta_graph, path))
 
 
 def _read_meta_graph(path: Path) -> "MetaGraphDef":
@@ -182,82 +218,3 @@ class PythonModel:
     def release(self) -> None:
         """Release the weights' memory. The caller must not call `run` afterwards."""
         release_weights([self._loaded])
-
-
-_SEED = 20
-# Lengths of the sequences, row by row.
-_LENGTHS = (8, 3, 5, 1)
-
-
-def make_examples(graph: "GraphDef", count: int, longest: int) -> list[bytes]:
-    """Make serialized tf.Examples with every dense feature of the graph and different values in each.
-
-    Without dense features, the Examples are empty. Sparse features are optional, so the Examples omit them. Sequences
-    have one length within an Example, and different lengths across Examples.
-    """
-    from tensorflow.core.example.example_pb2 import Example
-
-    wanted = [
-        found
-        for nodes in (graph.node, *(function.node_def for function in graph.library.function))
-        for found in _dense_features(nodes)
-    ]
-    examples = [Example() for _ in range(count)]
-    random = np.random.default_rng(_SEED)
-    for index, example in enumerate(examples):
-        length = min(longest, _LENGTHS[index % len(_LENGTHS)])
-        for name, dtype, shape in wanted:
-            example.features.feature[name].CopyFrom(_make_feature(random, dtype, shape, length))
-    return [bytes(example.SerializeToString()) for example in examples]
-
-
-def _dense_features(nodes: "Iterable[NodeDef]") -> "Iterator[tuple[str, int, TensorShapeProto]]":
-    """Yield the dense features that one graph or function parses. Its constants hold their names."""
-    constants = {node.name: node for node in nodes if node.op == "Const"}
-    for node in nodes:
-        if node.op in ("ParseExample", "ParseExampleV2"):
-            names = _dense_names(node, constants)
-            yield from zip(names, node.attr["Tdense"].list.type, node.attr["dense_shapes"].list.shape, strict=False)
-
-
-def _dense_names(node: "NodeDef", constants: "Mapping[str, NodeDef]") -> list[str]:
-    """Return the names of the dense features, from inputs in the order of core/ops/parsing_ops.cc.
-
-    V2 has one vector of names, and V1 has an input for each name.
-    """
-    if node.op == "ParseExampleV2":
-        return _strings(constants, node.input[3])
-    first = 2 + node.attr["Nsparse"].i
-    return [name for one in node.input[first : first + node.attr["Ndense"].i] for name in _strings(constants, one)]
-
-
-def _strings(constants: "Mapping[str, NodeDef]", name: str) -> list[str]:
-    import tensorflow as tf
-
-    constant = constants.get(node_of(name))
-    if constant is None:
-        return []
-    return [value.decode() for value in np.atleast_1d(tf.make_ndarray(constant.attr["value"].tensor))]
-
-
-def _make_feature(random: np.random.Generator, dtype: int, shape: "TensorShapeProto", length: int) -> "Feature":
-    """Make a feature of floats from 0 to 1, of integers 0 and 1, or of strings.
-
-    An integer sequence starts with 1, because it may be a mask.
-    """
-    import tensorflow as tf
-    from tensorflow.core.example.feature_pb2 import Feature
-
-    dims = [dim.size for dim in shape.dim]
-    size = int(np.prod([length if dim < 0 else dim for dim in dims], dtype=np.int64))
-    feature = Feature()
-    if dtype == tf.float32.as_datatype_enum:
-        feature.float_list.value.extend(random.random(size, np.float32))
-    elif dtype == tf.int64.as_datatype_enum:
-        drawn = random.integers(0, 2, size)
-        if -1 in dims:
-            drawn[:1] = 1
-        feature.int64_list.value.extend(drawn)
-    else:
-        feature.bytes_list.value.extend(b"tpuserve %d" % number for number in random.integers(0, 1000, size))
-    return feature

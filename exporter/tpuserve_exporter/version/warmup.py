@@ -5,9 +5,7 @@ Each record also has the version's response, as in a request log. Servers ignore
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,19 +14,18 @@ from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.terms.samples import check_lengths, take_rows
 from tpuserve_exporter.terms.signature import Array, Signature, Tensors
 from tpuserve_exporter.version.loaded_model import SessionModel
-from tpuserve_formats.errors import FormatError
-from tpuserve_formats.tf_record import framed, read_records
+from tpuserve_exporter.version.warmup_records import (
+    WARMUP_FILE,
+    is_prediction,
+    parse_log,
+    read_records_of,
+    read_request,
+    signature_name,
+)
+from tpuserve_formats.tf_record import framed
 
-if TYPE_CHECKING:
-    from tensorflow_serving.apis.predict_pb2 import PredictRequest
-    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
-
-WARMUP_FILE = Path("assets.extra/tf_serving_warmup_requests")
-# Servers refuse a version with more (saved_model_warmup_util.cc of TensorFlow Serving).
-MAX_RECORDS = 1000
 # Responses beyond this total are omitted. A model that returns images would make its version much larger.
 _MOST_ANSWER_BYTES = 16 * 2**20
-_DEFAULT_SIGNATURE = "serving_default"
 
 
 def write_warmup(
@@ -66,9 +63,9 @@ def hash_requests(version: Path) -> str | None:
     if not (version / WARMUP_FILE).is_file():
         return None
     digest = hashlib.sha256()
-    for record in _read(version / WARMUP_FILE):
+    for record in read_records_of(version):
         log = PredictionLog.FromString(record)
-        if _is_prediction(log):
+        if is_prediction(log):
             log.predict_log.ClearField("response")
         content = log.SerializeToString(deterministic=True)
         digest.update(len(content).to_bytes(8, "little") + content)
@@ -87,15 +84,15 @@ def keep_warmup(
     Returns the number of kept records. Servers could not load the version with a request that fails or is too long, a
     damaged file, or too many records. This raises SamplesUnfit for them.
     """
-    records = _read(version / WARMUP_FILE)
-    logs = [_parse(record, index) for index, record in enumerate(records)]
+    records = read_records_of(version)
+    logs = [parse_log(record, index) for index, record in enumerate(records)]
     for index, log in enumerate(logs):
-        if _is_prediction(log):
-            signature, inputs = _read_request(log.predict_log.request, model, f"warm-up record {index}")
+        if is_prediction(log):
+            signature, inputs = read_request(log.predict_log.request, model.signatures, f"warm-up record {index}")
             check_lengths(signature, inputs, sequences, f"warm-up record {index}")
             _answer(model, signature, inputs, f"warm-up record {index}")
-    predictions = [(record, log) for record, log in zip(records, logs, strict=True) if _is_prediction(log)]
-    kept = [record for record, log in predictions if _signature_name(log.predict_log.request) in signatures]
+    predictions = [(record, log) for record, log in zip(records, logs, strict=True) if is_prediction(log)]
+    kept = [record for record, log in predictions if signature_name(log.predict_log.request) in signatures]
     warn(f"the source's own warm-up requests: {len(kept)} of {len(records)} are kept")
     if len(predictions) < len(records):
         warn(f"{len(records) - len(predictions)} warm-up request(s) were dropped because they are not predictions")
@@ -113,11 +110,11 @@ def read_recorded(version: Path, model: SessionModel) -> list[tuple[Signature, T
 
     if not (version / WARMUP_FILE).is_file():
         return []
-    logs = [_parse(record, index) for index, record in enumerate(_read(version / WARMUP_FILE))]
+    logs = [parse_log(record, index) for index, record in enumerate(read_records_of(version))]
     recorded: list[tuple[Signature, Tensors, Tensors]] = []
     for index, log in enumerate(logs):
-        if _is_prediction(log) and log.predict_log.response.outputs:
-            signature, inputs = _read_request(log.predict_log.request, model, f"record {index}")
+        if is_prediction(log) and log.predict_log.response.outputs:
+            signature, inputs = read_request(log.predict_log.request, model.signatures, f"record {index}")
             outputs = log.predict_log.response.outputs.items()
             recorded.append((signature, inputs, {name: tf.make_ndarray(tensor) for name, tensor in outputs}))
     return recorded
@@ -127,60 +124,6 @@ def _write(version: Path, records: Iterable[bytes]) -> None:
     path = version / WARMUP_FILE
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"".join(map(framed, records)))
-
-
-def _read(path: Path) -> list[bytes]:
-    records: list[bytes] = []
-    try:
-        with path.open("rb") as file:
-            for record in islice(read_records(file), MAX_RECORDS + 1):
-                records.append(record)  # noqa: PERF402 - the error counts the records before the damage
-    except (FormatError, OSError) as error:
-        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged after {len(records)} record(s)") from error
-    if not records and path.stat().st_size:  # shorter than a record header, which TensorFlow ignores
-        raise SamplesUnfit(f"{WARMUP_FILE.name} is damaged: it contains no records")
-    if len(records) > MAX_RECORDS:
-        raise SamplesUnfit(f"{WARMUP_FILE.name} has more than {MAX_RECORDS} records, which no server accepts")
-    return records
-
-
-def _parse(record: bytes, index: int) -> "PredictionLog":
-    from google.protobuf.message import DecodeError
-    from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
-
-    try:
-        return PredictionLog.FromString(record)
-    except DecodeError as error:
-        raise SamplesUnfit(f"warm-up record {index} is not a PredictionLog") from error
-
-
-def _is_prediction(log: "PredictionLog") -> bool:
-    return bool(log.WhichOneof("log_type") == "predict_log")
-
-
-def _signature_name(request: "PredictRequest") -> str:
-    return request.model_spec.signature_name or _DEFAULT_SIGNATURE
-
-
-def _read_request(request: "PredictRequest", model: SessionModel, what: str) -> tuple[Signature, Tensors]:
-    import tensorflow as tf
-
-    name = _signature_name(request)
-    if name not in model.signatures:
-        raise SamplesUnfit(f"{what} is for signature {name!r}, but the model has no such signature")
-    signature = model.signatures[name]
-    if set(request.inputs) != set(signature.inputs):
-        raise SamplesUnfit(f"{what} has inputs {sorted(request.inputs)}, but {name} takes {sorted(signature.inputs)}")
-    try:
-        inputs = {alias: tf.make_ndarray(tensor) for alias, tensor in request.inputs.items()}
-    except (TypeError, ValueError) as error:
-        raise SamplesUnfit(f"cannot read {what}: {reason_of(error)}") from error
-    for alias, value in inputs.items():
-        if (came := tf.dtypes.as_dtype(request.inputs[alias].dtype).name) != signature.inputs[alias].dtype:
-            raise SamplesUnfit(
-                f"{what}: input {alias!r} is {came}{list(value.shape)} instead of {signature.inputs[alias]}"
-            )
-    return signature, inputs
 
 
 def _answer(model: SessionModel, signature: Signature, inputs: Tensors, what: str) -> dict[str, Array]:
