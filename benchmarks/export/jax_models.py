@@ -1,4 +1,4 @@
-"""The JAX model that `python -m benchmarks export_memory` exports, named on the exporter's command line."""
+"""The JAX models that `python -m benchmarks export_memory` exports, named on the exporter's command line."""
 
 import sys
 from pathlib import Path
@@ -27,14 +27,32 @@ def wide() -> Wide:
     return Wide()
 
 
-def save(directory: Path) -> None:
+class Logits(linen.Module):  # type: ignore[misc]  # flax is untyped
+    """`ids` [batch, 128] → `logits` [batch, 128, 50257], in the shape of GPT-2 small: 0.5 GB of float32."""
+
+    @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
+    def __call__(self, ids: Any) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+        embed = linen.Embed(50257, 768)
+        x = embed(ids) + self.param("positions", linen.initializers.normal(0.02), (1024, 768))[: ids.shape[1]]
+        for _ in range(12):
+            x = x + linen.MultiHeadAttention(num_heads=12)(linen.LayerNorm()(x))
+            x = x + linen.Dense(768)(linen.gelu(linen.Dense(3072)(linen.LayerNorm()(x))))
+        return {"logits": embed.attend(linen.LayerNorm()(x))}
+
+
+def logits() -> Logits:
+    return Logits()
+
+
+def save(directory: Path, model: str) -> None:
     """Save one step of a CheckpointManager, like training does."""
     import orbax.checkpoint as ocp
 
-    variables = wide().init(jax.random.key(0), jnp.zeros((1, _UNITS)))
+    example = jnp.zeros((1, 128), "int32") if model == "logits" else jnp.zeros((1, _UNITS))
+    variables = globals()[model]().init(jax.random.key(0), example)
     with ocp.CheckpointManager(directory.absolute()) as manager:
         manager.save(1, args=ocp.args.StandardSave(variables))
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]))
+    save(Path(sys.argv[1]), sys.argv[2])

@@ -14,6 +14,13 @@ def wide(layers: int = 8, units: int = 8192) -> keras.Model:
     return keras.Model(features, keras.layers.Dense(8, name="scores")(x))
 
 
+def embedding(rows: int = 5_000_000, width: int = 128) -> keras.Model:
+    """Build `ids` [batch, 4] → `scores` [batch, 2] with one table of 2.56 GB of float32."""
+    ids = keras.Input((4,), dtype="int32", name="ids")
+    found = keras.layers.Flatten()(keras.layers.Embedding(rows, width, name="table")(ids))
+    return keras.Model(ids, keras.layers.Dense(2, name="scores")(found))
+
+
 def resnet50() -> keras.Model:
     """Build Keras' ResNet-50 for 224 x 224 images, with random weights."""
     image = keras.Input((224, 224, 3), name="image")
@@ -21,10 +28,15 @@ def resnet50() -> keras.Model:
 
 
 def save(directory: Path, model: str) -> None:
-    """Save a TensorFlow 2 checkpoint, like training does."""
+    """Save a TensorFlow 2 checkpoint, like training does, or the embedding as a `.keras` file."""
     import tensorflow as tf
 
-    tf.train.Checkpoint(model=globals()[model]()).save(str(directory / "ckpt"))
+    built = globals()[model]()
+    if model == "embedding":
+        directory.mkdir(parents=True, exist_ok=True)
+        built.save(directory / "model.keras")
+    else:
+        tf.train.Checkpoint(model=built).save(str(directory / "ckpt"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Starts the frameworks on the CPU, without their messages. Other modules import TensorFlow after that."""
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -57,7 +58,7 @@ def start_tensorflow(*, in_command: bool = False) -> None:
 
     With `in_command`, the process is the command's own. The first import then excludes all current objects from later
     collections, each of which would otherwise traverse them for 0.3 s. In a user's process, the user's own objects
-    could never be collected.
+    could never be collected. Freed weights and outputs also return to the system at once.
 
     Checks compare numbers, so they run on the CPU on every machine. A GPU would only lose memory to TensorFlow.
     TensorFlow writes its first lines before it reads TF_CPP_MIN_LOG_LEVEL, so this function redirects descriptor 2.
@@ -80,6 +81,17 @@ def start_tensorflow(*, in_command: bool = False) -> None:
         tf.config.list_logical_devices()
     if in_command and is_first:
         gc.freeze()
+        _return_freed_arrays()
+
+
+# `man mallopt`: the size from which glibc gives an allocation its own pages.
+_M_MMAP_THRESHOLD, _ARRAY_BYTES = -3, 2**20
+
+
+def _return_freed_arrays() -> None:
+    """Let glibc return the memory of freed arrays to the system. By default, it keeps those of up to 32 MB."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _ARRAY_BYTES)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from tpuserve_exporter.errors import BuilderFailed, OptionConflict
 from tpuserve_exporter.models.builder import builder_failure, find_builder
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import PadValue
-from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, SignatureRequest
+from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE, TENSOR_KIND, SignatureRequest
 from tpuserve_exporter.signatures import image_bytes, inference
 from tpuserve_exporter.signatures.served_signature import Call, DevicePart, ServedSignature
 
@@ -45,7 +45,7 @@ def serve_signatures(
     text of the --signature.
     """
     kinds: dict[str, Callable[[SignatureRequest], ServedSignature]] = {
-        "tensor": lambda request: _serve_tensors(request, device),
+        TENSOR_KIND: lambda request: _serve_tensors(request, device),
         "image_bytes": lambda request: image_bytes.serve(request, device),
         "tf_example": lambda request: inference.serve_examples(request, device, pad_values),
         "classify": lambda request: inference.classify(request, device, pad_values, labels),
@@ -54,7 +54,7 @@ def serve_signatures(
     served = {}
     for request in requests:
         serve = kinds.get(request.kind)
-        if serve is not None and request.kind != "tensor" and device.ragged.inputs:
+        if serve is not None and request.kind != TENSOR_KIND and device.ragged.inputs:
             raise OptionConflict(
                 f"{request}: the model's input {next(iter(device.ragged.inputs))} is ragged, but only tensor "
                 "signatures take ragged inputs. Use --signature NAME=tensor, or a function, pkg.module:function, "

@@ -11,6 +11,7 @@ import numpy as np
 
 from tpuserve_exporter.errors import BuilderFailed
 from tpuserve_exporter.models.served_function import ServedFunction
+from tpuserve_exporter.options.signature_request import TENSOR_KIND
 from tpuserve_exporter.signatures.raw_images import RawImages
 from tpuserve_exporter.terms.signature import Releasable, Runnable, Signature, Tensors, TensorSpec
 
@@ -91,6 +92,8 @@ class WrappedReference:
         """Return the outputs by name. Raises tf.errors.OpError if the host part fails."""
         import tensorflow as tf
 
+        if self._signatures[signature.name].kind == TENSOR_KIND:  # no host part
+            return self.run_device(inputs)
         if signature.name not in self._wrapped:
             self._wrapped[signature.name] = self._signatures[signature.name].wrap(self._call)
         function = self._wrapped[signature.name]
