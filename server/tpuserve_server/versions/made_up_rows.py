@@ -8,7 +8,7 @@ import logging
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,10 +17,9 @@ import numpy as np
 from tpuserve_server.core.terms.errors import (
     DeviceLost,
     FailedPrecondition,
-    Internal,
     InvalidArgument,
     NotFound,
-    OutOfMemory,
+    OutOfRange,
     ServingError,
     Unimplemented,
 )
@@ -29,8 +28,10 @@ from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSp
 
 _log = logging.getLogger(__name__)
 
-# Errors of the model, whatever its inputs. Others may be those of the row, or of this moment.
-_OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented, Internal)
+# Errors of the model, whatever its inputs. Others may be those of the row, or of this moment. Some runtimes report a
+# refused row as Internal.
+_OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented)
+_OF_THE_ROW: Final = (InvalidArgument, OutOfRange)
 # TensorFlow reports a missing kernel inside of a function in the first run, as InvalidArgument.
 _MISSING_KERNEL: Final = "OpKernel"
 # More elements make a row too expensive, unless fixed dimensions need them.
@@ -95,8 +96,7 @@ def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
             if found := next(filter(_is_of_the_model, refusals), None):
                 broken[name] = found
             else:
-                reason = refusals[0].message if refusals else "the server makes no rows for it"
-                _log.info("The load does not show whether signature %r can answer: %s", name, reason)
+                _log_unknown(name, refusals)
     return Tried(runs, broken)
 
 
@@ -155,4 +155,11 @@ def _try(servable: Servable, signature: Signature, inputs: Tensors) -> ServingEr
 def _is_of_the_model(error: ServingError) -> bool:
     if isinstance(error, InvalidArgument):
         return _MISSING_KERNEL in error.message
-    return isinstance(error, _OF_THE_MODEL) and not isinstance(error, OutOfMemory)
+    return isinstance(error, _OF_THE_MODEL)
+
+
+def _log_unknown(name: str, refusals: Sequence[ServingError]) -> None:
+    reason = refusals[0].message if refusals else "the server makes no rows for it"
+    is_usual = all(isinstance(one, _OF_THE_ROW) for one in refusals)
+    level = logging.INFO if is_usual else logging.WARNING
+    _log.log(level, "The load does not show whether signature %r can answer: %s", name, reason)
