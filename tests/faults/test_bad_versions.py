@@ -14,11 +14,12 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.faults.fault_row import FaultRow
 from tests.support.saved_models import save_function, save_mlp
+from tests.support.v1_models import save_unassigned
 from tpuserve_client import Client, Internal, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
-MODELS = ("good", "blocked", "recursive", "greedy")
+MODELS = ("good", "blocked", "recursive", "greedy", "unassigned")
 # TensorFlow waits 10 s for memory before it reports that there is none.
 PATIENCE_S = 60.0
 # More than any address space has.
@@ -77,6 +78,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     save_blocked(folder / "blocked" / "1")
     save_recursive(folder / "recursive" / "1")
     save_greedy(folder / "greedy" / "1")
+    save_unassigned(folder / "unassigned" / "1")
     config = folder / "models.config"
     models = "".join(
         f'config {{ name: "{name}" base_path: "{folder / name}" model_platform: "tensorflow" }}' for name in MODELS
@@ -121,6 +123,13 @@ def test_a_graph_that_calls_itself_fails_before_tensorflow_reads_it(server: Runn
     assert state is State.END
     assert "calls itself, which TensorFlow cannot run" in error
     record(row(36, "graph that calls itself", "END with the reason", "END"))
+
+
+def test_a_version_that_cannot_answer_fails(server: RunningServer, record: Record) -> None:
+    state, error = server.final_states("unassigned")[1]
+    assert state is State.END
+    assert error.startswith("signature 'serving_default' reads the variable 'bias', to which neither the checkpoint")
+    record(row(52, "variable without value", "END with its name", f"END: {error[:60]}"))
 
 
 def test_a_load_that_hangs_stops_no_other(server: RunningServer, record: Record) -> None:
