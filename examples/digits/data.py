@@ -4,6 +4,8 @@ Needs no TensorFlow, so that clients can use it.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from sklearn.model_selection import train_test_split
 # Largest grey level in the data set. The smallest is 0.
 _BRIGHTEST = 16.0
 _SPLIT_SEED = 20
+# Name of the file with held-out rows, beside the checkpoints.
+HELD_OUT: Final = "held_out.npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,11 @@ class Digits:
 
     images: NDArray[np.float32]
     labels: NDArray[np.int64]
+
+
+def save(digits: Digits, path: Path) -> None:
+    """Save rows for `tpuserve export --labelled`: inputs under the name of the model's input, and their labels."""
+    np.savez(path, image=digits.images, label=digits.labels)
 
 
 def load() -> tuple[Digits, Digits]:

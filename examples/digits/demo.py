@@ -9,6 +9,7 @@ Each step is a command that you can type. The demo prints it before running it.
 import argparse
 import contextlib
 import json
+import shlex
 import shutil
 import signal
 import socket
@@ -23,7 +24,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from examples.digits.data import Digits, load  # noqa: E402 - the repository is no package
+from examples.digits.data import HELD_OUT, Digits, load  # noqa: E402 - the repository is no package
 from tpuserve_client import Client, TpuserveError  # noqa: E402
 
 BIN = Path(sys.executable).parent
@@ -130,8 +131,11 @@ def train_and_export(work: Path) -> None:
     """Train a checkpoint like on a TPU, and export it as the next version of the model."""
     heading("Train a small CNN on scikit-learn's handwritten digits")
     command(str(BIN / "python"), "examples/digits/train.py", "--out", str(work / "checkpoints"))
-    heading("Export the checkpoint as a checked SavedModel")
-    run("export", str(work / "checkpoints"), str(work / "models" / MODEL), "--model", "examples.digits.model:build")
+    heading("Export the checkpoint as a checked SavedModel, and evaluate it on held-out digits")
+    run(
+        "export", str(work / "checkpoints"), str(work / "models" / MODEL), "--model", "examples.digits.model:build",
+        "--labelled", str(work / "checkpoints" / HELD_OUT), "--expect", f"accuracy>={LOWEST_ACCURACY}",
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -228,7 +232,7 @@ def shortened(path: Path) -> Path:
 def show(arguments: Sequence[str]) -> None:
     """Print the command as typed in the repository's root."""
     words = [Path(arguments[0]).name, *(argument.replace(f"{ROOT}/", "") for argument in arguments[1:])]
-    print("$", " ".join(words), flush=True)
+    print("$", shlex.join(words), flush=True)
 
 
 def heading(text: str) -> None:

@@ -17,6 +17,8 @@ def test_the_demo_trains_exports_serves_predicts_measures_and_stops(tmp_path: Pa
     run = subprocess.run([*DEMO, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     accuracies = [float(text) for text in re.findall(r"accuracy on 450 held-out digits: ([0-9.]+)", run.stdout)]
+    exported = re.search(r"accuracy: ([0-9.]+) over 450 row\(s\) of held_out.npz, expected >= 0.95", run.stdout)
+    assert exported is not None, run.stdout
     by_protocol = accuracies[-2:]
     assert len(by_protocol) == 2
     assert min(by_protocol) >= 0.95

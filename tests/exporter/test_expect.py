@@ -121,7 +121,11 @@ def test_without_labels_the_report_says_what_nobody_checked(export: Export, fold
         (expect("accuracy>=1", "price>=1"), 2, "--expect has no metric 'price'"),
         (expect("mae<1"), 2, "--expect mae may mean any of the outputs price, scores of serving_default. Name one"),
         (expect("mae(scores)<1"), 9, "mae of serving_default/scores, labels 'label': labels have shape [4], but the "),
-        (expect("auc(nope)>1"), 9, "no signature fits rows.npz; no output 'nope' (serving_default has price float32"),
+        (
+            expect("auc(nope)>1"),
+            9,
+            "there is no output 'nope'. The outputs are serving_default: price float32[",
+        ),
         ([*expect("mae(price)<1"), "--label-key", "y"], 9, "--label-key 'y': rows.npz has x, label, price_label"),
         ([*expect("mae(price)<1"), "--input-key", "x=z"], 9, "--input-key 'z': rows.npz has x, label, price_label"),
         (expect("no.module:f>1"), 7, "cannot import no.module"),

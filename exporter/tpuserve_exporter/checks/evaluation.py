@@ -91,7 +91,7 @@ def evaluate(
     `advance` gets the numbers of done rows and of all rows. `require` judges the result.
 
     Raises:
-        OptionConflict: if an expectation does not say which output it compares.
+        OptionConflict: if several outputs fit an expectation.
         SamplesUnfit: if no signature takes the rows, or labels do not fit the output.
         BuilderFailed: if the user's function fails.
     """
@@ -175,15 +175,13 @@ def _choose(
     for signature in sorted(signatures.values(), key=lambda one: one.name != DEFAULT_SIGNATURE):
         outputs = _outputs(expectation, metric, signature)
         if not outputs:
-            listed = ", ".join(f"{name} {spec}" for name, spec in signature.outputs.items())
-            reasons.append(f"{signature.name} has {listed}")
             continue
         try:
             rows = SignatureRows(labelled, signature, batch_sizes)
             key = rows.labels_of(expectation)
             next(rows.batches([key], model))
         except SamplesUnfit as error:
-            reasons.append(str(error))
+            reasons.append(f"{signature.name}: {error}")
             continue
         if len(outputs) > 1:
             raise OptionConflict(
@@ -191,8 +189,15 @@ def _choose(
                 f'Name one: "{expectation.metric}({outputs[0]}){expectation.operator}{expectation.bound:g}"'
             )
         return _Measurement(expectation, metric, signature, outputs[0], key, rows)
-    wanted = f"no output {expectation.output!r}" if expectation.output else f"{expectation.metric} takes {metric.takes}"
-    raise SamplesUnfit(f"--expect {expectation}: no signature fits {labelled.name}; {wanted} ({'; '.join(reasons)})")
+    if reasons:
+        raise SamplesUnfit(f"--labelled {labelled.name} fits no signature ({'; '.join(reasons)})")
+    listed = "; ".join(_list_outputs(one) for one in signatures.values())
+    wanted = f"there is no output {expectation.output!r}" if expectation.output else f"no output is {metric.takes}"
+    raise SamplesUnfit(f"--expect {expectation}: {wanted}. The outputs are {listed}")
+
+
+def _list_outputs(signature: Signature) -> str:
+    return f"{signature.name}: {', '.join(f'{name} {spec}' for name, spec in signature.outputs.items())}"
 
 
 def _outputs(expectation: Expectation, metric: Metric, signature: Signature) -> list[str]:

@@ -66,7 +66,7 @@ def make_metric(expectation: Expectation, names: Sequence[str], ignored: int) ->
 class _TopClasses:
     """Share of labels among the `top` largest scores (top-K), or equal to a class output (accuracy).
 
-    As tf.keras.metrics.SparseTopKCategoricalAccuracy, and as SparseCategoricalAccuracy for 1. Equal scores rank by
+    This is tf.keras.metrics.SparseTopKCategoricalAccuracy, and SparseCategoricalAccuracy for 1. Equal scores rank by
     class number, as in argmax, so that a model with constant scores is not right everywhere. A single score is of class
     1 above 0.5, or above 0 if any is outside 0 to 1, which only logits are.
     """
@@ -201,7 +201,7 @@ class _Auc:
 class _Errors:
     """Mean absolute error (MAE), or root of the mean squared error (RMSE), over all numbers of an output.
 
-    As sklearn.metrics.mean_absolute_error and root_mean_squared_error for outputs of one number a row.
+    These are mean_absolute_error and root_mean_squared_error of sklearn.metrics for outputs of one number a row.
     """
 
     def __init__(self, *, squared: bool) -> None:
@@ -237,8 +237,8 @@ class _Errors:
 class _Perplexity:
     """Perplexity in base e: exp of the mean of -ln p(label) over all labels that count.
 
-    As exp of torch.nn.functional.cross_entropy with `ignore_index`. The scores are logits or log-probabilities, which
-    log_softmax does not change. Labels are the tokens that the scores at their place predict, already shifted.
+    This is exp of torch.nn.functional.cross_entropy with `ignore_index`. The scores are logits, or log-probabilities,
+    which log_softmax does not change. Labels are the tokens that the scores at their place predict, already shifted.
     """
 
     def __init__(self, classes: ClassLabels) -> None:

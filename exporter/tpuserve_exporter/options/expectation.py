@@ -81,7 +81,7 @@ def _read_metric(text: str) -> str:
     name = text.lower()
     if name in METRICS[:1] + METRICS[2:] or _TOP.fullmatch(name):
         return name
-    near = difflib.get_close_matches(name, METRICS, n=1)
+    near = [one for one in METRICS if one.startswith(name)] or difflib.get_close_matches(name, METRICS, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     raise OptionConflict(
         f"--expect has no metric {text!r}. {hint}Metrics: {', '.join(METRICS)}, or pkg.module:function of labels and "

@@ -36,6 +36,7 @@ def export_digits(folder: Path, *, epochs: int = 5) -> Path:
     _run([
         str(Path(sys.executable).with_name("tpuserve")), "export", str(checkpoints), str(base),
         "--model", "examples.digits.model:build", *signatures, "--image-scale", "0..1", "--labels", str(labels),
+        "--labelled", str(checkpoints / "held_out.npz"), "--expect", "accuracy>=0.2",
     ])  # fmt: skip
     return base
 

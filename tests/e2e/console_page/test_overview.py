@@ -152,6 +152,8 @@ def test_version_shows_its_device_signatures_costs_and_report(page: WebDriver) -
         "Batches of at most 32 rows",
         "32 rows",
         "Class labels",
+        "expected >= 0.2",
+        "450 rows of held_out.npz",
     ):
         assert part in version
     page.click("#version-digits-1 a")

@@ -4,6 +4,7 @@ import importlib.util
 
 from tests.exporter.bad_inputs import (
     keras_files,
+    labelled,
     orbax,
     publishing,
     pytorch,
@@ -23,6 +24,7 @@ SECTIONS: dict[str, Section] = {
     "orbax": orbax.SECTION,
     "torch": pytorch.SECTION,
     "savedmodel": saved_model.SECTION,
+    "labelled": labelled.SECTION,
     "publishing": publishing.SECTION,
     "usage": usage.SECTION,
 }

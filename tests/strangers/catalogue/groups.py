@@ -7,6 +7,7 @@ from tests.strangers.catalogue import (
     jax_models,
     keras_applications,
     keras_models,
+    labelled_models,
     saved_models,
     tf1_graphs,
     torch_models,
@@ -20,5 +21,6 @@ GROUPS: Sequence[Sequence[Stranger]] = (
     torch_models.STRANGERS,
     saved_models.STRANGERS,
     keras_models.STRANGERS,
+    labelled_models.STRANGERS,
     keras_applications.STRANGERS,
 )
