@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.models.layer_states import lookup_of
 from tpuserve_exporter.models.naming import input_specs, name_outputs, number_outputs, path_names
 from tpuserve_exporter.models.ragged import dense_function
 from tpuserve_exporter.models.served_function import ServedFunction
@@ -86,9 +87,15 @@ def serve_keras(model: "keras.Model", options: ModelOptions) -> ServedFunction:
 def serve_keras_2(model: Any, options: ModelOptions) -> ServedFunction:  # noqa: ANN401 - a Keras 2 model is untyped
     """Return the served function of a Keras 2 model.
 
-    It tracks the weights instead of the model. Keras 2 traces all layers when TensorFlow lists the objects in a model.
+    It tracks the weights and the vocabularies instead of the model. Keras 2 traces all layers when TensorFlow lists the
+    objects in a model.
     """
-    return replace(serve_keras(model, options), trackables=list(model.weights))
+    import tensorflow as tf
+
+    weights = [one for one in model.weights if isinstance(one, tf.Variable)]
+    lookups = (lookup_of(layer) for layer in model._flatten_layers(include_self=False))
+    tables = [one.lookup_table for one in lookups if one is not None]
+    return replace(serve_keras(model, options), trackables=[*weights, *tables])
 
 
 def _output_names(model: "keras.Model", outputs: object) -> list[str]:

@@ -10,6 +10,7 @@ from tpuserve_exporter.models.weights_check import named_variables
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.variables.matching import model_variables
+from tpuserve_exporter.sources.variables.state_matching import check_filled, origins_of_states
 from tpuserve_exporter.terms.provenance import LIVE
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
     Raises:
         OptionConflict: if the model is of another type, or an option applies only to files.
         BuilderFailed: if the model or a parameter cannot be served.
+        CheckpointMismatch: if a layer has no vocabulary or statistics yet.
     """
     checkpoint_options = {
         "model": options.builder, "rename": options.renames, "allow_missing": options.allow_missing,
@@ -58,13 +60,14 @@ def _open_keras(model: "keras.Model", options: ModelOptions) -> OpenedSource:
 
     if is_changed(options):
         raise OptionConflict("compute_dtype and int8 would change the live model. Save it, and export the file")
+    check_filled(model, f"the model {model.name}")
     return OpenedSource(
         kind="keras",
         name=model.name,
         model=serve_keras(model, options),
         reference=TracedReference(serve_keras(model, options)),
         compute_dtype=described_dtype(model),
-        values={one.name: LIVE for one in model_variables(model)},
+        values={**dict.fromkeys((one.name for one in model_variables(model)), LIVE), **origins_of_states(model, LIVE)},
     )
 
 

@@ -81,6 +81,9 @@ class _Built:
 
         if isinstance(self.model, keras.Model):
             renew_constants(self.model)
+        elif is_keras_2(self.model):
+            for layer in self.model._flatten_layers(include_self=False):  # as Keras 2 does after load_weights
+                layer.finalize_state()
 
 
 def _build(builder: str, options: ModelOptions) -> _Built:

@@ -18,6 +18,8 @@ class Fate(StrEnum):
     UNUSED = "unused"  # the checkpoint's model has it, the builder's does not
     SHAPE = "shape differs"
     DTYPE = "dtype differs"
+    VALUE = "value differs"  # a vocabulary or another value that layers keep beside their variables
+    EMPTY = "empty"  # such a value that neither the model nor the checkpoint has
 
 
 # Advice for each fate that makes the checkpoint unfit for the model.
@@ -26,6 +28,10 @@ _ADVICE = {
     Fate.DTYPE: "build the model with the dtypes of the training",
     Fate.MISSING: "rename missing variables that are stored under another name (--rename REGEX=REPL)",
     Fate.UNUSED: "ignore unused variables (--allow-unused GLOB)",
+    Fate.VALUE: "build the layer without a vocabulary or statistics, so that the export restores the stored ones",
+    Fate.EMPTY: (
+        "give the layer its value in the builder (vocabulary=..., adapt), or export a .keras file, which holds it"
+    ),
 }
 _KEEP = "or keep the values that the builder gives them (--allow-missing GLOB)"
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -134,7 +140,12 @@ class RestoreReport:
             for fate, text in _ADVICE.items()
             if fate in fates
         ]
-        return f"{what}: {self.summary()}. Possible fixes: {'; '.join(advice)}"
+        both = [
+            f". {one.name} has {one.checkpoint} in the checkpoint, but {one.model} in the model"
+            for one in self.of(Fate.VALUE)
+        ]
+        neither = [f". {one.name} has no value, in the checkpoint nor in the model" for one in self.of(Fate.EMPTY)]
+        return f"{what}: {self.summary()}{''.join([*both, *neither])}. Possible fixes: {'; '.join(advice)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all variables, their counts by fate, and the names of other stored arrays."""

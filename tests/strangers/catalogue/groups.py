@@ -7,6 +7,7 @@ from tests.strangers.catalogue import (
     jax_models,
     keras_applications,
     keras_models,
+    keras_states,
     labelled_models,
     saved_models,
     tf1_graphs,
@@ -22,5 +23,6 @@ GROUPS: Sequence[Sequence[Stranger]] = (
     saved_models.STRANGERS,
     keras_models.STRANGERS,
     labelled_models.STRANGERS,
+    keras_states.STRANGERS,
     keras_applications.STRANGERS,
 )

@@ -61,7 +61,7 @@ class KerasArchive:
         import h5py
 
         with contextlib.ExitStack() as opened:
-            with _reading(self.path):
+            with reading(self.path):
                 where = self.path if self.path.suffix == ".h5" else opened.enter_context(_extracted(self.path))
                 file = opened.enter_context(h5py.File(where, "r"))
                 others = list(find_other_files(file))
@@ -76,7 +76,7 @@ class KerasArchive:
 
 def read_archive(path: Path) -> KerasArchive:
     """Read a file's version and configuration. Raises SourceUnreadable if it is of another format or damaged."""
-    with _reading(path):
+    with reading(path):
         return _read_h5(path) if path.suffix == ".h5" else _read_zip(path)
 
 
@@ -118,7 +118,7 @@ def _extracted(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn zip, HDF5 and JSON errors for damaged files into SourceUnreadable."""
     try:
         yield

@@ -27,13 +27,14 @@ from tpuserve_exporter.models.keras_serving import (
     serve_keras,
     serve_keras_2,
 )
-from tpuserve_exporter.models.naming import build_weights
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
+from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.variables.matching import model_variables
+from tpuserve_exporter.sources.variables.state_matching import check_filled, origins_of_states, restore_states
 from tpuserve_exporter.terms.provenance import TRAINED, Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 
@@ -102,11 +103,12 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
 def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:
     if options.builder is None:
         model = _load_model(archive, options)
+        with archive.open_weights() as weights:
+            restore_states(model, SavedKerasLayers(archive, weights), archive.path.name)
         averaged = restore_h5_averages(archive, model, options)
         renew_constants(model)
         return _Loaded(model, averaged)
     model = build_model(options.builder, options.builder_args)
-    build_weights(model, options)
     report = restore_h5(archive, model, options)
     renew_constants(model)
     return _Loaded(model, report)
@@ -166,6 +168,7 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
             "--compute-dtype and --int8 apply only to Keras 3 models. Build the model in Keras 3 with --model"
         )
     model = _load_keras_2(archive, options)
+    check_filled(model, archive.path.name)
     averaged = restore_h5_averages(archive, model, options)
     function = serve_keras_2(model, options)
     return OpenedSource(
@@ -181,7 +184,7 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
 
 def _list_values(model: Any) -> Origins:  # noqa: ANN401 - a model of Keras 2 or 3
     """Return the origins of the values that Keras itself reads with a model."""
-    return {one.name: TRAINED for one in model_variables(model)}
+    return {**dict.fromkeys((one.name for one in model_variables(model)), TRAINED), **origins_of_states(model)}
 
 
 def _load_keras_2(archive: KerasArchive, options: ModelOptions) -> Any:  # noqa: ANN401 - a Keras 2 model is untyped

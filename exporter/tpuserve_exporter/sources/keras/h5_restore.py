@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
+from tpuserve_exporter.models.layer_states import list_states, lookup_of, walk_layers
+from tpuserve_exporter.models.naming import build_weights
 from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
 from tpuserve_exporter.sources.keras.archive import KerasArchive
+from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.variables.matching import (
     OPTIMIZER,
     Matching,
@@ -25,6 +28,12 @@ from tpuserve_exporter.sources.variables.matching import (
 )
 from tpuserve_exporter.sources.variables.object_graph import StoredVariable, renamed
 from tpuserve_exporter.sources.variables.object_restore import describe_averages, notes_on
+from tpuserve_exporter.sources.variables.state_matching import (
+    compare_states,
+    describe_missing,
+    fill_states,
+    missing_tables,
+)
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
@@ -103,20 +112,30 @@ _AS_TRAINED = "used the weights as trained: {} does not show whether its optimiz
 
 
 def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
-    """Assign the weights in the file to `model`, one by one.
+    """Build the weights of `model`, and assign those in the file, one by one.
 
-    Raises SourceUnreadable, or CheckpointMismatch with the report before it assigns any value.
+    Raises SourceUnreadable, OptionConflict, or CheckpointMismatch with the report before it assigns any value.
     """
     with archive.open_weights() as file:
-        stored, weights = read_variables(file), model_variables(model)
+        saved = SavedKerasLayers(archive, file)
+        fill_states(model, saved)
+        build_weights(model, options)
+        fill_states(model, saved, built=True)
+        beside = _list_state_paths(model, saved)
+        stored, weights = [one for one in read_variables(file) if one.name not in beside], model_variables(model)
         idle = idle_renames([one.name for one in stored], options.renames)
         stored = list(renamed(dict(enumerate(stored)), options.renames).values())
         matching = match_h5(model, weights, stored, is_named(file))
         averages = choose_averages(archive, file, model, weights, options)
         matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
         unread = options.weights == "auto" and may_hold_averages(file, archive)
-        entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
-        notes = (*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options))
+        states = [*compare_states(model, saved), *missing_tables(model)]
+        entries = allow([*compare(weights, matching), *states], options.allow_missing, options.allow_unused)
+        notes = (
+            *describe_missing(states, archive.path.name),
+            *(f"--rename {one} changes no name" for one in idle),
+            *notes_on(matching, entries, options),
+        )
         notes += (_AS_TRAINED.format(archive.path.name),) if unread else ()
         state = tuple(optimizer_state_names(file))
         report = RestoreReport(entries, optimizer_state=state, notes=notes)
@@ -127,6 +146,13 @@ def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOption
             )
         assign_values(archive, file, weights, matching.taken)
     return report
+
+
+def _list_state_paths(model: "keras.Model", saved: SavedKerasLayers) -> set[str]:
+    """Return the paths of arrays that hold states of layers instead of variables."""
+    paths = {f"{one.path}/vars/{key}" for one in list_states(model) for key in one.keys(saved)}
+    # A TextVectorization saves the weights of the lookup in it twice.
+    return paths | {path.replace("/vars/", "/_lookup_layer/vars/") for path in paths}
 
 
 def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
@@ -267,31 +293,18 @@ def _pair_in_order(weights: Sequence[ModelVariable], stored: Sequence[StoredVari
 
 
 def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict[int, str]:
-    """Return the path under which Keras would save each variable of the model, by the variable's index.
-
-    Keras' own walk over the model gives the paths. The store below only notes them and writes nothing.
-    """
-    from keras.src.saving import saving_lib
-
-    class Notebook(saving_lib.H5IOStore):  # type: ignore[misc]  # keras is untyped
-        def __init__(self) -> None:
-            self.noted: dict[str, dict[str, Any]] = {}
-
-        def __bool__(self) -> bool:
-            return True
-
-        def make(self, path: str, metadata: object = None) -> dict[str, Any]:
-            return self.noted.setdefault(f"{path}/vars".removeprefix("/"), {})
-
-    notebook = Notebook()
-    saving_lib._save_state(model, notebook, None, inner_path="", visited_saveables=set())
+    """Return the path under which Keras would save each variable of the model, by the variable's index."""
     index_of = {id(one.node): index for index, one in enumerate(weights)}
-    return {
-        index_of[id(value)]: f"{path}/{name}"
-        for path, values in notebook.noted.items()
-        for name, value in values.items()
-        if id(value) in index_of
-    }
+    paths = dict[int, str]()
+    for path, layer in walk_layers(model):
+        # A lookup without terms cannot save its IDF weights, which are no variables of the model.
+        if hasattr(layer, "save_own_variables") and lookup_of(layer) is None:
+            own = dict[str, Any]()
+            layer.save_own_variables(own)
+            for name, value in own.items():
+                if id(value) in index_of:
+                    paths.setdefault(index_of[id(value)], f"{path}/vars/{name}".removeprefix("/"))
+    return paths
 
 
 def dtype_of(dataset: "h5py.Dataset") -> str:

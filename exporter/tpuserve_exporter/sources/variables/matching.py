@@ -48,6 +48,7 @@ def model_variables(model: Any) -> list[ModelVariable]:  # noqa: ANN401 - a Kera
 
 
 def _walk(model: Any) -> Iterator[Any]:  # noqa: ANN401 - anything that tf.train.Checkpoint tracks
+    import keras
     import tensorflow as tf
 
     seen, queue = {id(model)}, [model]
@@ -56,7 +57,8 @@ def _walk(model: Any) -> Iterator[Any]:  # noqa: ANN401 - anything that tf.train
         if isinstance(thing, tf.Variable):
             yield thing
         elif isinstance(weights, list):
-            yield from weights
+            # Keras 2 lists the vocabularies of its lookup layers among the weights, too.
+            yield from (one for one in weights if isinstance(one, keras.Variable | tf.Variable))
         else:
             children = [one for one in tf.train.TrackableView.children(thing).values() if id(one) not in seen]
             seen |= {id(one) for one in children}
@@ -358,20 +360,25 @@ def _pair_by_position(
     graph: ObjectGraph,
     root: int,
 ) -> dict[int, StoredVariable]:
-    """Walk the model's objects and the stored objects together, along edges of the same name."""
+    index_of = {id(one.node): index for index, one in enumerate(weights)}
+    return {
+        index_of[id(thing)]: graph.variables[node]
+        for thing, node in walk_together(model, graph, root)
+        if id(thing) in index_of and node in graph.variables
+    }
+
+
+def walk_together(model: Any, graph: ObjectGraph, root: int) -> Iterator[tuple[Any, int]]:  # noqa: ANN401 - anything trackable
+    """Yield the model's objects with the stored ones at the same position, along edges of the same name."""
     import tensorflow as tf
 
-    index_of = {id(one.node): index for index, one in enumerate(weights)}
-    pairs: dict[int, StoredVariable] = {}
     seen, queue = {id(model)}, [(model, root)]
     for thing, node in queue:
-        if id(thing) in index_of and node in graph.variables:
-            pairs[index_of[id(thing)]] = graph.variables[node]
+        yield thing, node
         for name, child in tf.train.TrackableView.children(thing).items():
             if name in graph.children[node] and id(child) not in seen:
                 seen.add(id(child))
                 queue.append((child, graph.children[node][name]))
-    return pairs
 
 
 def _leftover(stored: Mapping[int, StoredVariable], pairs: Mapping[int, StoredVariable]) -> list[StoredVariable]:

@@ -29,6 +29,9 @@ _BOOKKEEPING_EDGES = frozenset(
     | {"keras_api", "seed_generator", "_random_generator", "_seed_generators", "save_counter", "step", "global_step"}
 )
 ROOT = 0
+# Keras' lookup layers: the edge to the vocabulary's table, and edges to what they count and compute in `adapt`.
+_LOOKUP_TABLE = "lookup_table"
+_LOOKUP_STATE = frozenset({"idf_weights", "num_documents", "token_counts", "token_document_counts"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,19 @@ class StoredVariable:
         return ArraySpec(self.dtype, self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """The entries of a lookup table in the checkpoint. `keys` and `values` have equal lengths."""
+
+    node: int
+    keys: StoredVariable
+    values: StoredVariable
+
+    @property
+    def count(self) -> int:
+        return self.keys.shape[0]
+
+
 def renamed(variables: Mapping[int, StoredVariable], renames: Sequence[Rename]) -> dict[int, StoredVariable]:
     """Return the variables with new names. Raises CheckpointMismatch if --rename gives several variables one name."""
     named = {node: rename(variable.name, renames) for node, variable in variables.items()}
@@ -61,6 +77,7 @@ class ObjectGraph:
     """Objects by number (0 is the root), their children by name, and the variables among them.
 
     `slots` are variables that an optimizer keeps for other variables. Each has the other's number and the slot's name.
+    `tables` are mutable lookup tables. A checkpoint does not hold the entries of others.
     """
 
     prefix: Path
@@ -68,6 +85,7 @@ class ObjectGraph:
     children: dict[int, dict[str, int]]
     variables: dict[int, StoredVariable]
     slots: dict[int, tuple[int, str]]
+    tables: dict[int, StoredTable]
 
     def renamed(self, renames: Sequence[Rename]) -> "ObjectGraph":
         """Return the graph with new names. Raises CheckpointMismatch if --rename gives several variables one name."""
@@ -86,7 +104,19 @@ class ObjectGraph:
     def model_variables(self, start: int) -> dict[int, StoredVariable]:
         """Return the variables of the model at `start`, without its optimizer, metrics and generators."""
         nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
-        return {node: self.variables[node] for node in nodes if node in self.variables and node not in self.slots}
+        without = {*self.slots, *self.lookup_state()}
+        return {node: self.variables[node] for node in nodes if node in self.variables and node not in without}
+
+    def lookup_state(self) -> dict[int, str]:
+        """Return the objects that Keras' lookup layers keep beside their tables, with their names in the layer."""
+        owners = (children for children in self.children.values() if _LOOKUP_TABLE in children)
+        return {node: name for children in owners for name, node in children.items() if name in _LOOKUP_STATE}
+
+    def model_tables(self, start: int) -> dict[int, StoredTable]:
+        """Return the tables of the model at `start`, without the empty counts of Keras' lookup layers."""
+        nodes = self.reachable(start, _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES)
+        counts = self.lookup_state()
+        return {node: self.tables[node] for node in nodes if node in self.tables and node not in counts}
 
     def models(self) -> dict[str, int]:
         """Return the root's children by name, without optimizers, bookkeeping and bare variables."""
@@ -131,8 +161,17 @@ def read_object_graph(prefix: Path) -> ObjectGraph:
         for attribute in node.attributes
         if attribute.name == "VARIABLE_VALUE" and attribute.checkpoint_key in shapes
     }  # fmt: skip
+    tables = {
+        number: StoredTable(number, *(
+            StoredVariable(number, key, key, tf.dtypes.as_dtype(dtypes[key]).name, tuple(shapes[key]))
+            for key in (f"{attribute.checkpoint_key}-keys", f"{attribute.checkpoint_key}-values")
+        ))
+        for number, node in enumerate(graph.nodes)
+        for attribute in node.attributes
+        if f"{attribute.checkpoint_key}-keys" in shapes
+    }  # fmt: skip
     children = {n: {child.local_name: child.node_id for child in node.children} for n, node in enumerate(graph.nodes)}
-    return ObjectGraph(prefix, reader, children, variables, _slots(graph) | _table_slots(children))
+    return ObjectGraph(prefix, reader, children, variables, _slots(graph) | _table_slots(children), tables)
 
 
 def _table_slots(children: Mapping[int, Mapping[str, int]]) -> dict[int, tuple[int, str]]:

@@ -15,7 +15,9 @@ from tpuserve_exporter.sources.variables.matching import (
     model_variables,
     other_models,
 )
-from tpuserve_exporter.sources.variables.object_graph import ObjectGraph
+from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph
+from tpuserve_exporter.sources.variables.state_matching import describe_missing
+from tpuserve_exporter.sources.variables.stored_states import StoredStates
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 
 
@@ -27,13 +29,15 @@ def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreRep
     idle = idle_renames([variable.name for variable in graph.variables.values()], options.renames)
     graph, weights = graph.renamed(options.renames), model_variables(model)
     matching = match(model, weights, graph, options.weights)
-    report = _report(weights, graph, matching, options, idle)
+    beside = StoredStates(model, graph, graph.models().get(matching.root, ROOT))
+    report = _report(weights, graph, matching, options, idle, beside.compare())
     if report.problems:
         raise CheckpointMismatch(
             report.refusal(f"{graph.prefix.name} does not fit the model that {options.builder} builds"), restore=report
         )
     for index, stored in matching.taken.items():
         graph.read_into(stored, weights[index].variable)
+    beside.restore_tables()
     return report
 
 
@@ -43,8 +47,9 @@ def _report(
     matching: Matching,
     options: ModelOptions,
     idle: Sequence[str],
+    beside: Sequence[Entry],
 ) -> RestoreReport:
-    entries = allow(compare(weights, matching), options.allow_missing, options.allow_unused)
+    entries = allow([*compare(weights, matching), *beside], options.allow_missing, options.allow_unused)
     known = matching.nodes | {variable.node for variable in matching.leftover}
     optimizer = {node: one for node, one in graph.optimizer_variables().items() if node not in known}
     known |= set(optimizer)
@@ -55,7 +60,11 @@ def _report(
         optimizer_state=tuple(variable.name for variable in optimizer.values()),
         other_models={root: tuple(one.name for one in variables) for root, variables in others.items()},
         bookkeeping=tuple(variable.name for node, variable in graph.variables.items() if node not in known),
-        notes=(*(f"--rename {one} changes no name" for one in idle), *notes_on(matching, entries, options)),
+        notes=(
+            *describe_missing(beside, graph.prefix.name),
+            *(f"--rename {one} changes no name" for one in idle),
+            *notes_on(matching, entries, options),
+        ),
     )
 
 

@@ -1,0 +1,139 @@
+"""Builders of models whose layers keep vocabularies, statistics, files or tables beside their variables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from keras import layers
+
+TEXTS = ["the cat sat on the mat", "a green sea", "the dog"]
+OTHER_TEXTS = ["dog green cat sea", "mat sat on the a a a a"]
+AMOUNTS = np.arange(8, dtype=np.float32)[:, None]
+
+
+class Mean(layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """Not registered with Keras, as most people's layers."""
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return keras.ops.mean(x, 1)
+
+
+def text(texts: Sequence[str] = ()) -> keras.Model:
+    sentence = keras.Input((), dtype="string", name="text")
+    vectorize = layers.TextVectorization(max_tokens=20, output_sequence_length=6)
+    if texts:
+        vectorize.adapt(list(texts))
+    rows = Mean(name="mean")(layers.Embedding(20, 4)(vectorize(sentence)))
+    return keras.Model(sentence, layers.Dense(2, name="y")(rows))
+
+
+def text_of_other_data() -> keras.Model:
+    return text(OTHER_TEXTS)
+
+
+def idf(texts: Sequence[str] = ()) -> keras.Model:
+    """Pad the weights to more tokens than there are terms, which Keras saves but cannot read."""
+    sentence = keras.Input((), dtype="string", name="text")
+    vectorize = layers.TextVectorization(max_tokens=12, output_mode="tf_idf", pad_to_max_tokens=True)
+    if texts:
+        vectorize.adapt(list(texts))
+    return keras.Model(sentence, layers.Dense(2, name="y")(vectorize(sentence)))
+
+
+def idf_of_other_data() -> keras.Model:
+    return idf(OTHER_TEXTS)
+
+
+def bins(amounts: Any = None) -> keras.Model:  # noqa: ANN401 - numbers, or none
+    amount = keras.Input((1,), name="x")
+    layer = layers.Discretization(num_bins=4, output_mode="one_hot")
+    if amounts is not None:
+        layer.adapt(amounts)
+    return keras.Model(amount, layers.Dense(2, name="y")(layer(amount)))
+
+
+def bins_of_other_data() -> keras.Model:
+    return bins(AMOUNTS * 10)
+
+
+def scaled(mean: float = 0.0) -> keras.Model:
+    amount = keras.Input((1,), name="x")
+    return keras.Model(amount, layers.Dense(2, name="y")(layers.Normalization(mean=mean, variance=4.0)(amount)))
+
+
+class Listed(layers.Layer):  # type: ignore[misc]  # keras is untyped
+    """A layer of the user: it keeps an array beside its variable, and names in a file."""
+
+    def __init__(self, table: Sequence[float] = (0.0,) * 4, names: str = "", **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.table, self.names = np.array(table, np.float32), names
+
+    def build(self, shape: Any) -> None:  # noqa: ANN401 - Keras' shapes
+        self.offset = self.add_weight(shape=(), name="offset")
+
+    def call(self, x: Any) -> Any:  # noqa: ANN401 - a Keras tensor
+        return keras.ops.take(self.table, keras.ops.cast(x, "int32")) + self.offset + len(self.names)
+
+    def save_own_variables(self, store: Any) -> None:  # noqa: ANN401 - Keras' store
+        super().save_own_variables(store)
+        store["table"] = self.table
+
+    def load_own_variables(self, store: Any) -> None:  # noqa: ANN401 - Keras' store
+        self.table = np.array(store["table"])
+        self.offset.assign(store["0"])
+
+    def save_assets(self, folder: str) -> None:
+        Path(folder, "names.txt").write_text(self.names)
+
+    def load_assets(self, folder: str) -> None:
+        self.names = Path(folder, "names.txt").read_text()
+
+
+def listed(table: Sequence[float] = (0.0,) * 4, names: str = "") -> keras.Model:
+    row = keras.Input((3,), name="x")
+    return keras.Model(row, layers.Dense(2, name="y")(Listed(table, names, name="listed")(row)))
+
+
+class Table(tf.Module):  # type: ignore[misc]  # TensorFlow is untyped
+    """A table whose entries checkpoints hold, and one whose entries they do not."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+        initial = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1.0, 2.0])
+        self.fixed = tf.lookup.StaticHashTable(initial, 0.0)
+        if words:
+            self.words.insert(tf.constant(list(words)), tf.range(len(words), dtype=tf.int64))
+        self.rows = tf.Variable(np.arange(8.0, dtype=np.float32).reshape(4, 2), name="rows")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])  # type: ignore[untyped-decorator]  # as above
+    def __call__(self, word: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.gather(self.rows, self.words.lookup(word) + 1) + self.fixed.lookup(word)[:, None]}
+
+
+def table() -> Table:
+    return Table()
+
+
+def table_of_other_data() -> Table:
+    return Table(["x", "y"])
+
+
+def keras_2(texts: Sequence[str] = (), rows: Any = None) -> Any:  # noqa: ANN401 - a Keras 2 model is untyped
+    sentence = tf_keras.Input((), dtype=tf.string, name="text")
+    vectorize = tf_keras.layers.TextVectorization(max_tokens=12, output_sequence_length=4)
+    if texts:
+        vectorize.adapt(list(texts))
+    ids = tf.cast(vectorize(sentence), tf.float32)
+    norm = tf_keras.layers.Normalization()
+    if rows is not None:
+        norm.adapt(rows)
+    return tf_keras.Model(sentence, tf_keras.layers.Dense(2, name="y")(norm(ids)))
+
+
+def keras_2_with_terms() -> Any:  # noqa: ANN401 - a Keras 2 model is untyped
+    """Return the model with the terms of the training and without its statistics, which checkpoints hold."""
+    return keras_2(TEXTS)

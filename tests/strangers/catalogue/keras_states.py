@@ -1,0 +1,33 @@
+"""Models with vocabularies, statistics, files and tables: restored from the file, or compared with the builder's."""
+
+from tests.strangers.stranger import Export, Refusal, Stranger
+
+MODELS = "tests.strangers.models.keras_states"
+BATCH_SIZES = ("--batch-sizes", "1,8")
+
+
+def _build(source: str, path: str, builder: str, refusal: Refusal | None = None, warning: str = "") -> Export:
+    options = ("--model", f"{MODELS}:{builder}", *BATCH_SIZES)
+    return Export(source, path, options, refusal=refusal, warning=warning)
+
+
+def _stranger(name: str, *exports: Export) -> Stranger:
+    return Stranger(f"keras_{name}", f"{MODELS}:save_{name}", exports)
+
+
+FILE, CHECKPOINT = "model.keras", "checkpoints"
+
+STRANGERS = (
+    _stranger(
+        "vocabulary",
+        _build(".keras", FILE, "vocabulary"),
+        _build(".keras, other data", FILE, "of_other_data", Refusal(2, "text_vectorization/vocabulary has 11 terms")),
+        _build("TF2 checkpoint", CHECKPOINT, "of_the_training", warning="does not hold text_vectorization/vocabulary"),
+        _build("TF2 checkpoint, no terms", CHECKPOINT, "vocabulary", Refusal(2, "vocabulary has no value")),
+    ),
+    _stranger("weighted_terms", _build(".keras", FILE, "weighted_terms")),
+    _stranger("places", _build(".keras", FILE, "places")),
+    _stranger("line_ends", Export(".keras", FILE, BATCH_SIZES)),
+    _stranger("counter", _build("TF2 checkpoint", CHECKPOINT, "counter")),
+    _stranger("keras_2", _build("TF2 checkpoint", CHECKPOINT, "keras_2_with_terms", warning="does not hold")),
+)
