@@ -146,13 +146,16 @@ def test_keras_files_are_read_as_data(tensorflow: None, tmp_path: Path) -> None:
 
 def test_an_orbax_checkpoint(tensorflow: None, tmp_path: Path) -> None:
     checkpoints = pytest.importorskip("orbax.checkpoint")
-    tree = {"params": {"dense": {"kernel": np.ones((3, 2), np.float32)}}, "opt_state": {"mu": np.ones(2, np.float32)}}
+    dense = {"dense": {"kernel": np.ones((3, 2), np.float32)}}
+    kept = {"count": np.int32(1), "ema": dense}
+    tree = {"params": dense, "opt_state": {"mu": np.ones(2, np.float32)}, "kept": kept, "ema_params": dense}
     with checkpoints.StandardCheckpointer() as saver:
         saver.save(tmp_path.resolve() / "saved", tree)
     found = inspect(tmp_path / "saved", "--json")
     assert (found.code, found.document["kind"]) == (0, "Orbax checkpoint")
     assert found.names() == {"params/dense/kernel": ("float32", [3, 2])}
-    assert found.names("optimizer") == {"opt_state/mu": ("float32", [2])}
+    assert found.names("optimizer").keys() == {"opt_state/mu", "kept/count", "kept/ema/dense/kernel"}
+    assert found.names("average").keys() == {"ema_params/dense/kernel"}
 
 
 def test_a_torch_file_is_read_without_torch() -> None:

@@ -62,9 +62,25 @@ def test_a_moving_average_is_taken_by_itself_or_as_told(weights: Weights, name: 
     assert notes == (() if weights == "raw" else (message,))
 
 
-def test_an_average_that_the_optimizer_keeps_is_one() -> None:
+def test_an_average_that_the_optimizer_keeps_is_taken_only_by_its_name() -> None:
     stored = specs("params/dense/kernel", "opt_state/1/ema/dense/kernel", "opt_state/0/mu/dense/kernel")
-    assert taken(BARE, stored, "ema") == {"dense/kernel": "opt_state/1/ema/dense/kernel"}
+    assert taken(BARE, stored) == {"dense/kernel": "params/dense/kernel"}
+    with pytest.raises(CheckpointMismatch, match="If it holds weights, use --weights opt_state/1/ema"):
+        match_trees(BARE, stored, "ema")
+    assert taken(BARE, stored, "opt_state/1/ema") == {"dense/kernel": "opt_state/1/ema/dense/kernel"}
+
+
+def test_only_optimizer_state_that_fits_is_taken_only_by_its_name() -> None:
+    stored = specs("optimizer/target/dense/kernel", "optimizer/state/0/mu/dense/kernel")
+    with pytest.raises(CheckpointMismatch, match=r"only optimizer state fits the model\..*--weights optimizer/target"):
+        match_trees(BARE, stored)
+    assert taken(BARE, stored, "optimizer/target") == {"dense/kernel": "optimizer/target/dense/kernel"}
+
+
+def test_a_named_part_is_taken_with_its_other_collections() -> None:
+    stored = specs("params/dense/kernel", "batch_stats/norm/mean", "teacher/params/dense/kernel")
+    names = {"params/dense/kernel": "teacher/params/dense/kernel", "batch_stats/norm/mean": "batch_stats/norm/mean"}
+    assert taken(LINEN, stored, "teacher") == names
 
 
 def test_half_an_average_is_not_taken_by_itself() -> None:

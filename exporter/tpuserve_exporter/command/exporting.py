@@ -16,7 +16,7 @@ from tpuserve_exporter.command.options import REPORTING, read_options
 from tpuserve_exporter.command.parameter_types import MESH, OUT_BASE, SHARD, TOPOLOGIES, BatchSizes, Version
 from tpuserve_exporter.command.running import run_program
 from tpuserve_exporter.errors import ExportError
-from tpuserve_exporter.options.export_options import ExportOptions, SourceKind, Weights
+from tpuserve_exporter.options.export_options import ExportOptions, SourceKind
 from tpuserve_exporter.options.signature_request import IMAGE_SCALES
 from tpuserve_exporter.reports.reporter import Reporter
 from tpuserve_exporter.reports.shown_progress import RecordedProgress
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Parameter names by heading, in the order of the help.
 SECTIONS: Final = {
-    "Source": "kind builder model_args weights renames allow_missing allow_unused unsafe allowed_ops",
+    "Source": "kind builder model_args weights weights_decay renames allow_missing allow_unused unsafe allowed_ops",
     "Signatures": "signatures signature_name inputs outputs input_tensors output_tensors image_scale labels",
     "Batching": ("batch_sizes sequence_buckets pad_values batching batch_threads batch_timeout_us batch_queue"),
     "Conversion": "compute_dtype int8 freeze also",
@@ -151,10 +151,17 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--allow-unused", metavar="GLOB", multiple=True, help="Variables that the model may lack. Repeatable.")
 @click.option(
     "--weights",
-    type=click.Choice(get_args(Weights)),
+    metavar="auto|raw|ema|NAME",
     default="auto",
     show_default=True,
-    help="Weights to serve: as trained (raw), their moving average (ema), or the average if the source has one (auto).",
+    help="Weights to serve: as trained (raw), their moving average (ema), the average if the source has one (auto), or "
+    "those in the part NAME of the source, such as opt_state/1/ema.",
+)
+@click.option(
+    "--weights-decay",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="D",
+    help="Decay of the average of optax.ema that --weights names, to correct its bias. 0: no correction.",
 )
 @click.option(
     "--rename",

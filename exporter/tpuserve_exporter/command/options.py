@@ -53,6 +53,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         int8=arguments.pop("int8"),
         freeze=arguments.pop("freeze"),
         weights=arguments.pop("weights"),
+        weights_decay=arguments.pop("weights_decay"),
         renames=tuple(Rename.parse(text) for text in arguments.pop("renames")),
         allow_nan=arguments.pop("allow_nan"),
         allow_nondeterminism=arguments.pop("allow_nondeterminism"),

@@ -3,15 +3,16 @@
 import ast
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
-from tpuserve_exporter.models.tree_path import TreeNames
+from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
+from tpuserve_exporter.sources.orbax.kept_weights import KeptStates
 from tpuserve_exporter.sources.orbax.tree import TREE_FILE, OrbaxLayout, find_layout
-
-_OPTIMIZER = ("opt_state", "optimizer", "optimizer_state", "opt")
+from tpuserve_exporter.sources.orbax.tree_matching import unbox
+from tpuserve_exporter.sources.part_roles import Role
 
 
 def inspect_orbax(path: Path) -> Contents:
@@ -36,9 +37,9 @@ def _list_arrays(path: Path) -> Iterator[StoredArray]:
     from tpuserve_exporter.sources.orbax.tree import OrbaxTree
 
     arrays = OrbaxTree(path).arrays
-    names = TreeNames(arrays)
+    names, roles = TreeNames(arrays), _list_roles(arrays)
     for keys, spec in arrays.items():
-        yield StoredArray(names.name(keys), spec.dtype, spec.shape, _part(keys))
+        yield StoredArray(names.name(keys), spec.dtype, spec.shape, roles[keys])
 
 
 def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
@@ -50,8 +51,12 @@ def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
         except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
             raise SourceUnreadable(f"cannot read {layout.name}/{TREE_FILE}: {reason_of(error)}") from error
         names = TreeNames(paths := [(item, *path) if item else path for path in paths])
-        yield from (StoredArray(names.name(keys), None, None, _part(keys)) for keys in paths)
+        roles = _list_roles(paths)
+        yield from (StoredArray(names.name(keys), None, None, roles[keys]) for keys in paths)
 
 
-def _part(keys: tuple[str, ...]) -> str:
-    return "optimizer" if any(key in _OPTIMIZER for key in keys[:2]) else "model"
+def _list_roles(paths: Iterable[KeyPath]) -> dict[KeyPath, Role]:
+    """Return the role that each array has in an export."""
+    bare = unbox(paths)
+    states = KeptStates(bare)
+    return {original: states.role_of_array(path) for path, original in bare.items()}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.example import Example
@@ -16,7 +16,9 @@ from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
-Weights: TypeAlias = Literal["auto", "raw", "ema"]
+# `auto`, `raw`, `ema`, or the source's name for the part that holds the weights.
+Weights: TypeAlias = str
+WEIGHTS: Final = ("auto", "raw", "ema")
 
 # The padding value of a sequence: a number of the input's dtype, or text for strings.
 PadValue: TypeAlias = bool | int | float | str
@@ -141,7 +143,8 @@ class ModelOptions:
     `as_function` traces one signature of a SavedModel again instead of copying the SavedModel.
     `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
     rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
-    `allowed_ops` are operations that the graph may have although servers refuse them.
+    `allowed_ops` are operations that the graph may have although servers refuse them. `weights_decay` is the decay of
+    an average that does not record it.
     """
 
     builder: str | None = None
@@ -160,6 +163,7 @@ class ModelOptions:
     freeze: bool = False
     as_function: bool = False
     weights: Weights = "auto"
+    weights_decay: float | None = None
     renames: tuple[Rename, ...] = ()
     allow_nan: bool = False
     allow_nondeterminism: bool = False

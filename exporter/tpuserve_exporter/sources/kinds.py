@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable
-from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
+from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, SourceKind
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.orbax.tree import find_orbax
@@ -56,6 +56,9 @@ KINDS = {
     )
 }
 
+# Kinds without parts that --weights could name, and kinds that never have an average of optax.
+_WITHOUT_PARTS = frozenset({"tf1-ckpt", "tf1-meta", "keras", "savedmodel"})
+_WITHOUT_OPTAX = _WITHOUT_PARTS | {"tf2-ckpt", "torch"}
 # Kinds that may hold a Keras 3 model. Only these take --int8.
 _QUANTIZED = frozenset({"tf2-ckpt", "keras"})
 
@@ -68,6 +71,13 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
             f"--int8 quantizes only Keras models, but {source.name} is {KINDS[kind].title}. Quantize the model in "
             "its own framework before the export, or omit --int8"
         )
+    if options.weights not in WEIGHTS and kind in _WITHOUT_PARTS:
+        raise OptionConflict(
+            f"--weights {options.weights}: {source.name} is {KINDS[kind].title} and has no parts to name. Use "
+            f"--weights {', '.join(WEIGHTS[:-1])} or {WEIGHTS[-1]}"
+        )
+    if options.weights_decay is not None and kind in _WITHOUT_OPTAX:
+        raise OptionConflict("--weights-decay applies only to averages of optax.ema in checkpoints of JAX. Omit it")
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
     return opener(source, options)

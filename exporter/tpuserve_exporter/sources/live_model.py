@@ -29,7 +29,7 @@ def open_live(model: object, options: ModelOptions) -> OpenedSource:
     """
     checkpoint_options = {
         "model": options.builder, "rename": options.renames, "allow_missing": options.allow_missing,
-        "allow_unused": options.allow_unused,
+        "allow_unused": options.allow_unused, "weights": options.weights not in ("auto", "raw"),
     }  # fmt: skip
     if named := [name for name, value in checkpoint_options.items() if value]:
         raise OptionConflict(

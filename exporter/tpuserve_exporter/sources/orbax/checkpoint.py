@@ -17,9 +17,11 @@ from tpuserve_exporter.models.param_tree import ParamTree
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.orbax.served_weights import ServedWeights
 from tpuserve_exporter.sources.orbax.tree import OrbaxTree
-from tpuserve_exporter.sources.orbax.tree_matching import OPTIMIZER, TreeMatching, match_trees
-from tpuserve_exporter.terms.provenance import TRAINED
+from tpuserve_exporter.sources.orbax.tree_matching import TreeMatching, match_trees
+from tpuserve_exporter.sources.part_roles import Role
+from tpuserve_exporter.terms.provenance import TRAINED, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
 
@@ -56,7 +58,7 @@ def _sort(path: KeyPath, name: KeyPath, spec: ArraySpec, matching: TreeMatching,
         leftover.bookkeeping.append(path)
     elif any(root and _is_within(name, root) for root in roots) or _is_collection(name, roots):
         leftover.unused.append(path)
-    elif any(OPTIMIZER.fullmatch(key) for key in name[:3]):
+    elif matching.states.role_of_array(name) is Role.OPTIMIZER:
         leftover.optimizer_state.append(path)
     elif not spec.shape:
         leftover.bookkeeping.append(path)
@@ -143,7 +145,8 @@ def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[Pa
             report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} builds", may_miss=False),
             restore=report,
         )
-    return *_fill(model.tree, tree, matching), report
+    weights = ServedWeights(tree, matching, options)
+    return *_fill(model.tree, weights.read()), _describe_averages(report, weights)
 
 
 def _list_wanted(params: ParamTree) -> dict[KeyPath, ArraySpec]:
@@ -187,13 +190,21 @@ def _stored(tree: OrbaxTree, path: KeyPath | None) -> ArraySpec | None:
     return None if path is None else tree.arrays[path]
 
 
-def _fill(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> tuple[ParamTree, Variables]:
+def _describe_averages(report: RestoreReport, weights: ServedWeights) -> RestoreReport:
+    entries = [
+        replace(entry, origin=replace(entry.origin, detail=weights.detail))
+        if entry.origin.kind is OriginKind.AVERAGE
+        else entry
+        for entry in report.entries
+    ]
+    return replace(report, entries=tuple(entries))
+
+
+def _fill(params: ParamTree, values: dict[KeyPath, Array]) -> tuple[ParamTree, Variables]:
     """Return the tree with the stored scalars, and variables with the stored arrays in the model's dtypes."""
-    stored = {name: matching.pairs[keys] for name, keys in params.paths.items()}
-    values = tree.read(frozenset(stored.values()))
-    scalars = {name: np.asarray(values.pop(stored[name])).item() for name in params.scalars}
+    scalars = {name: np.asarray(values.pop(params.paths[name])).item() for name in params.scalars}
     # Each value leaves the dictionary for its variable, or memory would hold all values twice.
-    arrays = ((name, _cast(values.pop(stored[name]), leaf)) for name, leaf in params.shapes.items())
+    arrays = ((name, _cast(values.pop(params.paths[name]), leaf)) for name, leaf in params.shapes.items())
     return params.with_scalars(scalars), Variables(arrays)
 
 

@@ -4,58 +4,19 @@ A training run stores its parameters at some place in a tree, with optimizer sta
 stored subtree for each part of the model's tree. A part is a Flax collection such as `params`, or the whole tree.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
+from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
-from tpuserve_exporter.terms.provenance import Origin, OriginKind
+from tpuserve_exporter.sources.orbax.kept_weights import KeptStates
+from tpuserve_exporter.sources.orbax.weights_choice import PARAMS, Subtree, choose
 from tpuserve_exporter.terms.restore_report import ArraySpec
 
-# Common keys for these parts of a training state.
-OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?")
-AVERAGE = re.compile(r"(.*_)?(ema|averaged?|avg|polyak|swa)(_.*)?")
-# If several subtrees fit, the preferred names. They also apply to a subtree of that name within another.
-_PREFERRED = ("params", "model", "state")
 # Keys of the boxes that nnx.Param and linen's Partitioned put around arrays.
 _BOXES = ("value", "raw_value")
-_PARAMS = "params"
-
-
-@dataclass(frozen=True, slots=True)
-class Subtree:
-    """A stored subtree that fits a part of the model. `pairs` are original stored paths by the model's original paths.
-
-    `root` is the path after --rename.
-    """
-
-    root: KeyPath
-    pairs: Mapping[KeyPath, KeyPath]
-    same_shape: int
-
-    @property
-    def is_average(self) -> bool:
-        return any(AVERAGE.fullmatch(key) for key in self.root)
-
-    @property
-    def is_optimizer(self) -> bool:
-        """Whether the subtree is optimizer state. Momentum has the parameters' names and shapes. Averages are not."""
-        return any(OPTIMIZER.fullmatch(key) for key in self.root) and not self.is_average
-
-    @property
-    def fit(self) -> tuple[int, int]:
-        return self.same_shape, len(self.pairs)
-
-    def origin(self, stored: str | None) -> Origin:
-        """Return the origin of the subtree's value with the name `stored`, or with the model's name."""
-        kind = OriginKind.AVERAGE if self.is_average else OriginKind.PARAMETERS
-        return Origin(kind, "/".join(self.root), stored=stored)
-
-    def __str__(self) -> str:
-        return f"'{'/'.join(self.root)}'" if self.root else "the root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +24,24 @@ class TreeMatching:
     """The subtree for each part of the model, and `notes` on the choices.
 
     `names` are all stored paths after unboxing and --rename, by original path. `rivals` are the roots of other subtrees
-    that fit, after --rename.
+    that fit, after --rename. `trained` is the subtree with the trained weights if an average was chosen, or None.
     """
 
     found: tuple[Subtree, ...]
     names: Mapping[KeyPath, KeyPath]
+    states: KeptStates
     rivals: tuple[KeyPath, ...]
     notes: tuple[str, ...]
+    trained: Subtree | None = None
 
     @property
     def pairs(self) -> dict[KeyPath, KeyPath]:
         return {path: stored for subtree in self.found for path, stored in subtree.pairs.items()}
 
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    taken: Subtree
-    rivals: Sequence[Subtree]
-    note: str
+    @property
+    def average(self) -> Subtree | None:
+        """The chosen average, or None."""
+        return next((one for one in self.found if one.is_average), None)
 
 
 def match_trees(
@@ -94,16 +55,19 @@ def match_trees(
     Raises CheckpointMismatch if several subtrees fit equally, or if `weights` requires an average and there is none.
     """
     wanted, originals = _best_form(model, stored, renames)
+    states = KeptStates(originals)
     choices = [
         choice
         for part in _parts(wanted)
-        if (choice := _choose(_find_subtrees(part, wanted, originals, model, stored), part, weights))
+        if (choice := choose(_find_subtrees(part, wanted, originals, model, stored, states), part, weights))
     ]
     return TreeMatching(
         found=tuple(choice.taken for choice in choices),
         names={original: path for path, original in originals.items()},
+        states=states,
         rivals=tuple(one.root for choice in choices for one in choice.rivals),
         notes=tuple(choice.note for choice in choices if choice.note),
+        trained=next((choice.trained for choice in choices if choice.trained), None),
     )
 
 
@@ -124,7 +88,8 @@ def _best_form(
     split = apart[0], apart[1]
 
     def count_fit(form: tuple[_Originals, _Originals]) -> int:
-        parts = (_find_subtrees(part, *form, model, stored) for part in _parts(form[0]))
+        states = KeptStates(form[1])
+        parts = (_find_subtrees(part, *form, model, stored, states) for part in _parts(form[0]))
         return sum(max((len(one.pairs) for one in found), default=0) for found in parts)
 
     return split if count_fit(split) > count_fit(unsplit) else unsplit
@@ -162,7 +127,7 @@ def _rename(paths: _Originals, names: TreeNames, renames: Sequence[Rename]) -> d
 def _parts(wanted: Iterable[KeyPath]) -> list[KeyPath]:
     """Return a prefix for each collection of Flax linen variables, or only an empty one for any other tree."""
     heads = list(dict.fromkeys(path[0] for path in wanted if len(path) > 1))
-    if _PARAMS not in heads or any(len(path) == 1 for path in wanted):
+    if PARAMS not in heads or any(len(path) == 1 for path in wanted):
         return [()]
     return [(head,) for head in heads]
 
@@ -173,6 +138,7 @@ def _find_subtrees(
     originals: _Originals,
     model: Mapping[KeyPath, ArraySpec],
     stored: Mapping[KeyPath, ArraySpec],
+    states: KeptStates,
 ) -> list[Subtree]:
     """Return every stored subtree that shares a path with this part of the model."""
     tails = {path[len(part) :]: original for path, original in wanted.items() if path[: len(part)] == part}
@@ -182,61 +148,13 @@ def _find_subtrees(
             if path[depth:] in tails:
                 pairs.setdefault(path[:depth], {})[tails[path[depth:]]] = original
     return [
-        Subtree(root, found, sum(model[one].shape == stored[other].shape for one, other in found.items()))
+        Subtree(
+            root,
+            found,
+            sum(model[one].shape == stored[other].shape for one, other in found.items()),
+            len(tails),
+            states.role(root),
+            states.holding(root),
+        )
         for root, found in pairs.items()
     ]
-
-
-def _choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> _Choice | None:
-    takes_optimizer = any(OPTIMIZER.fullmatch(key) for key in part)
-    trained = _best([one for one in candidates if not one.is_average and (takes_optimizer or not one.is_optimizer)])
-    averages = _best([one for one in candidates if one.is_average])
-    is_main = part in ((), (_PARAMS,))
-    if weights == "ema" and not averages and is_main:
-        raise CheckpointMismatch(
-            "--weights ema: the checkpoint has no moving average. No fitting part of it is named ema, average, avg, "
-            "polyak or swa. Use --weights raw"
-        )
-    by_average = _takes_average(trained, averages, weights)
-    tied = averages if by_average else trained
-    if not tied:
-        return None
-    chosen = _prefer(tied, part)
-    rivals = [one for one in (*averages, *trained) if one is not chosen]
-    if by_average and is_main:
-        raw = f" (--weights raw uses {_prefer(trained, part)})" if trained else ""
-        return _Choice(chosen, rivals, f"used the moving average of the weights, {chosen}{raw}")
-    others = ", ".join(str(one) for one in tied if one is not chosen)
-    note = f"used {chosen} of the checkpoint, although {others} would also fit" if others else ""
-    return _Choice(chosen, rivals, note)
-
-
-def _takes_average(trained: Sequence[Subtree], averages: Sequence[Subtree], weights: Weights) -> bool:
-    """Return whether to take the average. With `auto`, take it if it fits at least as well as the trained weights."""
-    if not averages or weights == "raw":
-        return False
-    return weights == "ema" or not trained or averages[0].fit >= trained[0].fit
-
-
-def _best(candidates: Sequence[Subtree]) -> list[Subtree]:
-    best = max((one.fit for one in candidates), default=(0, 0))
-    return [one for one in candidates if one.fit == best]
-
-
-def _prefer(tied: Sequence[Subtree], part: KeyPath) -> Subtree:
-    """Return the candidate with the preferred name. Raises CheckpointMismatch if names do not decide."""
-
-    def rank(one: Subtree) -> tuple[bool, bool]:
-        last = one.root[-1:]
-        return last == part or not one.root, bool(last) and last[0] in _PREFERRED
-
-    best = max(map(rank, tied))
-    first = [one for one in tied if rank(one) == best]
-    shortest = [one for one in first if len(one.root) == min(len(other.root) for other in first)]
-    if len(shortest) == 1 and (any(best) or len(tied) == 1):
-        return shortest[0]
-    name = "/".join(shortest[0].root)
-    raise CheckpointMismatch(
-        f"several parts of the checkpoint fit equally well: {', '.join(map(str, tied))}. Choose the model's part, "
-        f"such as --rename '^{re.escape(name)}/={name}/params/'"
-    )
