@@ -28,7 +28,8 @@ SETTINGS = {
     "MODEL": "digits", "MODELS": "models", "CONFIG": "models.config", "CHECKPOINT": "checkpoints", "TPU": "v5e:1x1",
     "BUILDER": "examples.digits.model:build", "RATE": "200", "P99": "50ms", "LIVE": "stable", "NEW": "2",
     "GRPC": "localhost:8500", "PRODUCTION": "tpuserve:8500", "REPORTS": "reports", "ROLLOUT_OPTIONS": "--soak 5m",
-    "RUN_OPTIONS": "--users 8", "COMPARE_OPTIONS": "--unclear note",
+    "EXPORT_OPTIONS": "--labelled README.md --expect accuracy>=0.9", "RUN_OPTIONS": "--users 8",
+    "COMPARE_OPTIONS": "--unclear note",
 }  # fmt: skip
 
 

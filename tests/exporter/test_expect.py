@@ -16,6 +16,7 @@ from tpuserve_exporter import ExpectationFailed
 from tpuserve_exporter import export as export_live
 from tpuserve_exporter.checks.evaluation import UNCHECKED
 from tpuserve_exporter.command.checking import command as check_command
+from tpuserve_exporter.command.inspecting import command as inspect_command
 from tpuserve_exporter.signatures.raw_images import encode_png
 
 pytestmark = [
@@ -81,6 +82,8 @@ def test_metrics_that_meet_their_bounds_are_published_and_reported(
     page = (tmp_path / "r.html").read_text()
     assert "Metrics on labelled rows" in page
     assert evaluation["sha256"] in page
+    inspected = CliRunner().invoke(inspect_command, [str(tmp_path / "m/1")], standalone_mode=False)
+    assert "top-2" in inspected.output
     # A later check of the version finds the same figures.
     words = [tmp_path / "m/1", "--labelled", folder / "rows.npz", *wanted, "--json"]
     done = CliRunner().invoke(check_command, list(map(str, words)), standalone_mode=False)

@@ -214,5 +214,5 @@ def require(evaluation: ManifestEvaluation) -> None:
     if not failed:
         return
     described = "; ".join(f"{one.metric} is {one.describe(evaluation)}" for one in failed)
-    infinite = "Answers are NaN or infinite. " if any(one.value is None for one in failed) else ""
+    infinite = "Answers or labels are NaN or infinite. " if any(one.value is None for one in failed) else ""
     raise ExpectationFailed(f"{described}. {infinite}{_CAUSES}", evaluation=evaluation.model_dump(mode="json"))

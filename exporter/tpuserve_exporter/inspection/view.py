@@ -12,7 +12,7 @@ from tpuserve_exporter.inspection.contents import Contents, Operations, StoredAr
 from tpuserve_exporter.terms.texts import difference, megabytes, percent
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest.device import describe_sizes
-from tpuserve_formats.manifest.version import ManifestOrigin
+from tpuserve_formats.manifest.version import ManifestEvaluation, ManifestOrigin
 
 _MOST_ARRAYS = 20
 _MOST_OPERATIONS = 12
@@ -67,6 +67,9 @@ def _manifest_facts(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         shared = "" if one.get("rows_independent") else "; requests do not share batches"
         yield f"batch sizes of {name}", f"{', '.join(map(str, one.get('batch_sizes') or ())) or 'none'}{shared}"
     yield from _device_facts(manifest.get("device") or {}, manifest.get("signatures") or {})
+    if evaluation := manifest.get("evaluation"):
+        found = ManifestEvaluation.model_validate(evaluation)
+        yield from ((one.metric, one.describe(found)) for one in found.metrics)
     if parity:
         allowed = f"tolerance {parity.get('atol')} + {parity.get('rtol')} * |expected|"
         yield "largest difference", f"{difference(parity.get('max_abs_difference'))} ({allowed})"
