@@ -143,6 +143,11 @@ class ArrayRows:
 
     def count(self, keys: Iterable[str]) -> int:
         shapes = {key: self.headers[key][0] for key in keys}
+        for key in shapes:
+            if self.headers[key][2].hasobject:
+                raise SamplesUnfit(
+                    f"array {key} of {self.path.name} has Python objects. Save strings as np.array(strings, np.bytes_)"
+                )
         counts = {key: shape[0] if shape else None for key, shape in shapes.items()}
         [first, *others] = dict.fromkeys(counts.values())
         if others or not first:
@@ -177,12 +182,10 @@ def _reason(error: Exception) -> str:
 
 
 def _read_header(member: IO[bytes]) -> _Header:
-    """Read the header of an .npy file. Raises ValueError, also for Python objects, which only unpickling would read."""
+    """Read the header of an .npy file. Raises ValueError."""
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(member)
-    if dtype.hasobject:
-        raise ValueError("an array holds Python objects. Save strings with np.array(strings, np.bytes_)")
     return tuple(shape), bool(fortran_order), dtype
 
 
