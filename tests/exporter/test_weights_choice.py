@@ -1,5 +1,6 @@
 """Tests for the choice of weights (as trained or moving average) and for renaming."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,11 @@ def test_what_was_taken_is_reported_by_variable(
     assert [(one["kind"], one["part"]) for one in origins] == [("average", "optimizer")] * 4
     assert [one["name"] for one in origins] == [one["name"] for one in finished.document["restore"]["variables"]]
     assert "hidden/kernel" not in str(finished.document["restore"]["optimizer_state"])
-    expected = [{"kind": "average", "part": "optimizer", "count": 4}]
-    assert finished.document["manifest"]["source"]["provenance"] == expected
+    inspected = json.loads(CliRunner().invoke(inspect, [str(averaging[0]), "--json"]).stdout)["variables"]
+    assert [one["part"] for one in inspected].count("average") == 4
+    (counted,) = finished.document["manifest"]["source"]["provenance"]
+    assert counted.pop("detail").startswith("compared with the weights as trained: ")
+    assert counted == {"kind": "average", "part": "optimizer", "count": 4}
 
 
 def test_averages_that_no_step_has_fed_are_not_taken(export: Export, tmp_path: Path) -> None:
@@ -111,6 +115,41 @@ def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, ten
         np.testing.assert_allclose(serve_rows(tmp_path / weights / "1", ROWS), expected(ROWS).numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.1])
+def test_slots_that_training_has_not_filled_are_not_served(
+    export: Export, tensorflow: None, tmp_path: Path, scale: float
+) -> None:
+    """Slots start at zero in Model Garden, and stay there until SWA of TensorFlow Addons starts."""
+    import tensorflow as tf
+    import tf_keras
+
+    tf_keras.layers.Dense(1).build((1,))
+    layers = [tf_keras.Input((3,)), tf_keras.layers.Dense(4, "relu"), tf_keras.layers.Dense(2)]
+    trained, optimizer = tf_keras.Sequential(layers), tf_keras.optimizers.legacy.SGD(0.1)
+    for variable in trained.variables:
+        optimizer.add_slot(variable, "average", initializer=scale * variable.numpy())
+    tf.train.Checkpoint(model=trained, optimizer=optimizer).save(str(tmp_path / "run/ckpt"))
+    options = ("--model", "tests.exporter.builders:unnamed_relu", "--batch-sizes", "2", "--json")
+    refused = export(tmp_path / "run", tmp_path / "m", *options, "--weights", "ema")
+    reason = "is biased towards zero: it points as the weights as trained do" if scale else "has no moving averages"
+    assert (refused.code, reason in refused.document["error"]) == (2, True)
+    found = export(tmp_path / "run", tmp_path / "m", *options)
+    assert found.code == (2 if scale else 0)
+    if not scale:
+        assert {one["kind"] for one in found.document["provenance"]} == {"parameters"}
+
+
+def test_a_model_is_taken_by_its_name(export: Export, tmp_path: Path) -> None:
+    student, teacher = builders.tiny(), builders.tiny()
+    source = save(tmp_path / "run", student=student, teacher=teacher)
+    finished = export(source, tmp_path / "tiny", *TINY, "--weights", "teacher", "--json")
+    assert finished.code == 0, finished.err
+    assert {(one["kind"], one["part"]) for one in finished.document["provenance"]} == {("parameters", "teacher")}
+    np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), teacher(ROWS).numpy(), atol=1e-6)
+    finished = export(source, tmp_path / "tiny", *TINY, "--weights", "nothing")
+    assert (finished.code, "has no model of this name. It has 'student', 'teacher'" in finished.err) == (2, True)
+
+
 @pytest.mark.parametrize("weights", ["auto", "ema", "raw"])
 def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Path, weights: str) -> None:
     trained, averaged = builders.tiny(), builders.tiny()
@@ -122,7 +161,8 @@ def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Pat
     expected = trained if weights == "raw" else averaged
     kind, part = ("parameters", "model") if weights == "raw" else ("average", "ema")
     provenance = read_manifest(tmp_path / "tiny/1")["source"]["provenance"]
-    assert provenance == [{"kind": kind, "part": part, "count": 4}]
+    assert ("detail" in provenance[0]) is (weights != "raw")
+    assert [one | {"detail": ""} for one in provenance] == [{"kind": kind, "part": part, "detail": "", "count": 4}]
     text = CliRunner().invoke(inspect, [str(tmp_path / "tiny")]).stdout
     assert ("4 values as trained, from model" if weights == "raw" else "4 moving averages, from ema") in text
     np.testing.assert_allclose(serve_rows(tmp_path / "tiny/1", ROWS), expected(ROWS).numpy(), atol=1e-6)

@@ -12,6 +12,7 @@ from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, find_variables
 from tpuserve_exporter.sources.tf1.name_based import OPTIMIZER_SCALARS
+from tpuserve_exporter.sources.variables.averages import find_averages
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     ROOT,
@@ -160,7 +161,9 @@ def _list_names(shapes: "Mapping[str, list[int]]", dtypes: "Mapping[str, tf.DTyp
 
 def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
     optimizer = graph.optimizer_variables()
-    parts = dict.fromkeys(optimizer, "optimizer")
+    # An export takes these averages, although an optimizer keeps them.
+    averages = {one.node for one in find_averages(graph).values()}
+    parts = dict.fromkeys(averages, "average") | dict.fromkeys(optimizer.keys() - averages, "optimizer")
     for root, node in graph.models().items():
         parts = dict.fromkeys(graph.model_variables(node), root) | parts
     # A model may be saved by itself, as the root.

@@ -18,6 +18,7 @@ from typing import Any
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, Operations, StoredArray
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
+from tpuserve_exporter.sources.part_roles import Role, is_torch_optimizer, role_of
 from tpuserve_exporter.terms.signature import Signature, TensorSpec
 from tpuserve_exporter.terms.texts import first
 
@@ -29,7 +30,6 @@ _STORAGES = {
 }  # fmt: skip
 # Names in files that torch.load(weights_only=True) reads.
 _HARMLESS = frozenset({"torch.Size", "torch.device", "torch.storage.UntypedStorage", "collections.defaultdict"})
-_OPTIMIZER = ("optimizer", "optim", "opt_state")
 _SCRIPT = "/code/__torch__"
 _MOST_NAMES = 6
 
@@ -130,16 +130,17 @@ def inspect_torch(path: Path) -> Contents:
     return Contents(kind=kind, name=path.name, arrays=arrays, files=files, notes=notes)
 
 
-def _list_arrays(loaded: object, path: tuple[str, ...] = ()) -> Iterator[StoredArray]:
+def _list_arrays(loaded: object, path: tuple[str, ...] = (), in_optimizer: bool = False) -> Iterator[StoredArray]:
     if isinstance(loaded, _Tensor):
-        part = "optimizer" if path and path[0] in _OPTIMIZER else "model"
+        part = Role.OPTIMIZER if in_optimizer else role_of(path[:-1])
         yield StoredArray("/".join(path), loaded.dtype, loaded.shape, part)
     elif isinstance(loaded, Mapping):
+        inner = in_optimizer or is_torch_optimizer(loaded)
         for key, value in loaded.items():
-            yield from _list_arrays(value, (*path, str(key)))
+            yield from _list_arrays(value, (*path, str(key)), inner)
     elif isinstance(loaded, list | tuple):
         for index, value in enumerate(loaded):
-            yield from _list_arrays(value, (*path, str(index)))
+            yield from _list_arrays(value, (*path, str(index)), in_optimizer)
 
 
 _WEIGHTS = "/data/weights/model_weights_config.json"

@@ -1,8 +1,9 @@
 """Roles of a checkpoint's parts by their names. The export and `inspect` use the same rules, for every framework."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class Role(StrEnum):
@@ -24,6 +25,11 @@ _AVERAGE = re.compile(r"(.*_)?(ema|swa|avg|averaged?|polyak|shadow)(_.*)?", re.I
 def is_optimizer_key(key: str) -> bool:
     """Return whether one key names the state of an optimizer."""
     return _OPTIMIZER.fullmatch(key) is not None
+
+
+def is_torch_optimizer(node: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary of a torch file is an optimizer's state_dict."""
+    return {"state", "param_groups"} <= node.keys()
 
 
 def role_of(keys: Iterable[str]) -> Role:

@@ -90,9 +90,49 @@ def test_an_average_of_parameters_alone_takes_buffers_from_the_raw_weights(tmp_p
 
 def test_swa_models_of_torch_are_averages(tmp_path: Path) -> None:
     average = torch.optim.swa_utils.AveragedModel(modules.tiny())
+    # Until its first update, it has the weights of the untrained model.
+    model, report = put(tmp_path, {"model": trained(), "swa": average.state_dict()})
+    assert holds(model, trained())
+    assert report.notes == ("did not use 'swa', because it averages no weights yet (n_averaged is 0)",)
+    with pytest.raises(CheckpointMismatch, match=r"no averaged weights\. .*did not use 'swa', because it averages no"):
+        put(tmp_path, {"model": trained(), "swa": average.state_dict()}, weights="ema")
+    average.update_parameters(modules.tiny())
     model, report = put(tmp_path, {"model": trained(), "swa": average.state_dict()})
     assert holds(model, dict(average.module.state_dict()))
     assert not report.problems
+
+
+def test_averages_of_something_else_are_refused_or_left(tmp_path: Path) -> None:
+    small = {name: tensor * 1e-3 if tensor.is_floating_point() else tensor for name, tensor in trained().items()}
+    for saved in ({"model": trained(), "grad_ema": small}, {"net": trained(), "optimizer": {"exp_avg": small}}):
+        model, report = put(tmp_path, saved)
+        assert holds(model, trained())
+        assert {one.kind for one in report.origins.values()} == {"parameters"}
+    with pytest.raises(
+        CheckpointMismatch, match=r"'ema' is biased towards zero: it points as 'model' do, but is 0\.001"
+    ):
+        put(tmp_path, {"model": trained(), "ema": small})
+
+
+def test_a_set_is_taken_by_its_name(tmp_path: Path) -> None:
+    saved = {"a": trained(1), "b": {"teacher": trained(2)}, "ema": trained(1)}
+    model, report = put(tmp_path, saved, weights="b.teacher")
+    assert holds(model, trained(2))
+    assert {(one.kind, one.part) for one in report.origins.values()} == {("parameters", "b.teacher")}
+    model, report = put(tmp_path, {"model": trained(1), "ema": trained(1)}, weights="ema")
+    described = {(one.kind, one.detail) for name, one in report.origins.items() if "norm" not in name}
+    assert described == {("average", "compared with 'model': 1 times their length, cosine 1.00")}
+    with pytest.raises(CheckpointMismatch, match=r"has no set of this name\. It has 'a', 'b\.teacher', 'ema'"):
+        put(tmp_path, saved, weights="c")
+
+
+def test_weights_of_a_schedule_free_optimizer_in_training_are_said(tmp_path: Path) -> None:
+    """The package schedulefree keeps `train_mode` in its groups, and other weights in the module while it is true."""
+    optimizer = torch.optim.SGD(modules.tiny().parameters(), 0.1).state_dict()
+    for mode in (True, False):
+        optimizer["param_groups"][0]["train_mode"] = mode
+        notes = put(tmp_path, {"model": trained(), "optimizer": optimizer})[1].notes
+        assert any("Call the optimizer's eval() before torch.save" in note for note in notes) is mode
 
 
 def test_several_sets_that_fit_alike_are_a_mismatch(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from tpuserve_exporter.models.naming import build_weights
 from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
 from tpuserve_exporter.sources.keras.archive import KerasArchive
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
+from tpuserve_exporter.sources.variables.averages import OPTIMIZER
 from tpuserve_exporter.sources.variables.matching import (
-    OPTIMIZER,
     Matching,
     ModelVariable,
     Way,

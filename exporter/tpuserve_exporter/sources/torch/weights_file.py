@@ -17,6 +17,7 @@ import torch
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
+from tpuserve_exporter.sources.part_roles import is_torch_optimizer
 
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
@@ -30,7 +31,8 @@ _CODE_IN_IT = "Reading it could run code from the file, with all your rights"
 class WeightsFile:
     """The content of a file: sets of tensors by name, keyed by their path in the file (`model`, `ema.shadow`, or ``).
 
-    `module` is a whole pickled module, which only unsafe loading returns.
+    `module` is a whole pickled module, which only unsafe loading returns. `is_for_training`: a schedule-free optimizer
+    was saved in training mode, in which the module has other weights than for evaluation.
     """
 
     name: str
@@ -38,6 +40,7 @@ class WeightsFile:
     optimizer_state: tuple[str, ...] = ()
     bookkeeping: tuple[str, ...] = ()
     step: int | None = None
+    is_for_training: bool = False
     module: torch.nn.Module | None = None
 
 
@@ -156,25 +159,26 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     if isinstance(loaded, torch.nn.Module):
         return WeightsFile(name, {"": loaded.state_dict()}, module=loaded)
     nodes = dict(_walk("", loaded))
-    sets = {path: _tensors(node) for path, node in nodes.items() if not _is_optimizer(node) and _tensors(node)}
+    sets = {path: _tensors(node) for path, node in nodes.items() if not is_torch_optimizer(node) and _tensors(node)}
     if not sets:
         raise SourceUnreadable(f"{name} contains no weights: its {type(loaded).__name__} has no tensors by name")
     nested = {path: tensors for path, tensors in sets.items() if path}
     optimizer = [
-        f"{path}.{leaf}" for path, node in nodes.items() if _is_optimizer(node) for leaf in _optimizer_names(node)
+        f"{path}.{leaf}" for path, node in nodes.items() if is_torch_optimizer(node) for leaf in _optimizer_names(node)
     ]
     own = loaded if isinstance(loaded, Mapping) else {}
+    training = any(is_torch_optimizer(node) and _is_in_training(node) for node in nodes.values())
     if nested and len(sets) > len(nested):
         # Next to whole sets, tensors at the top level are counters and losses.
-        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own))
-    return WeightsFile(name, sets, tuple(optimizer), step=_step(own))
+        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own), training)
+    return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training)
 
 
 def _walk(path: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - as saved
     if not isinstance(node, Mapping):
         return
     yield path, node
-    if depth < _DEEPEST and not _is_optimizer(node):
+    if depth < _DEEPEST and not is_torch_optimizer(node):
         for key, child in node.items():
             yield from _walk(f"{path}.{key}" if path else str(key), child, depth + 1)
 
@@ -183,8 +187,10 @@ def _tensors(node: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
     return {str(name): value for name, value in node.items() if torch.is_tensor(value)}
 
 
-def _is_optimizer(node: Mapping[Any, Any]) -> bool:
-    return {"state", "param_groups"} <= node.keys()
+def _is_in_training(optimizer: Mapping[Any, Any]) -> bool:
+    """Return whether a schedule-free optimizer is in training mode. Other optimizers have no mode."""
+    groups = optimizer["param_groups"]
+    return isinstance(groups, list) and any(isinstance(one, Mapping) and one.get("train_mode") for one in groups)
 
 
 def _optimizer_names(node: Mapping[Any, Any]) -> list[str]:

@@ -1,26 +1,32 @@
 """The match of stored tensors with a module's parameters and buffers by full name. Incomplete matches are errors."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options.export_options import ModelOptions, rename
+from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, rename
+from tpuserve_exporter.sources.nearness import check_near, choose_compared, measure
+from tpuserve_exporter.sources.part_roles import Role, role_of
 from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind, Origins
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
+from tpuserve_exporter.terms.signature import Array
 
 Tensors = Mapping[str, torch.Tensor]
 
 # Preferred sets, in order, if several sets in one file fit equally well.
 _PREFERRED = ("model", "state_dict", "model_state_dict", "module", "net", "")
-_AVERAGED = re.compile(r"(^|[._])(ema|swa|averaged?|shadow)([._]|$)", re.IGNORECASE)
 # Counters of training batches. Predictions do not depend on them, and old files lack them.
 _COUNTERS = ("num_batches_tracked", "n_averaged")
+_FOR_TRAINING = (
+    "the weights are those for training, because the file was saved while its schedule-free optimizer was in training "
+    "mode. Call the optimizer's eval() before torch.save"
+)
 # The prefix that torch.compile adds to names.
 _COMPILED = "_orig_mod."
 
@@ -29,13 +35,18 @@ _COMPILED = "_orig_mod."
 class Matching:
     """A matched set of the file. `pairs` has tensors by their names in the module, and `leftover` by their own names.
 
-    `origins` are those of the pairs.
+    `origins` are those of the pairs. An average is `is_empty` while torch's AveragedModel has no update.
     """
 
     path: str
     pairs: Tensors
     leftover: Tensors
     origins: Origins = field(default_factory=dict)
+    is_empty: bool = False
+
+    @property
+    def role(self) -> Role:
+        return role_of(self.path.split("."))
 
     def fit(self, module: Tensors) -> tuple[int, int, int]:
         """Score the match: pairs with equal shapes, then pairs, then few leftover tensors. Higher is better."""
@@ -47,6 +58,8 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
     """Assign the stored tensors to the module. Raises CheckpointMismatch with the report, before any assignment."""
     wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
     chosen, notes = _choose(wanted, file, options)
+    if file.is_for_training and chosen.role is Role.MODEL:
+        notes.append(_FOR_TRAINING)
     report = _report(wanted, chosen, file, options, notes)
     if report.problems:
         raise CheckpointMismatch(
@@ -62,27 +75,72 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
 def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[Matching, list[str]]:
     """Choose the set to serve by --weights, with notes for the user.
 
-    Raises CheckpointMismatch if there is no such set, or if several fit equally well.
+    Raises CheckpointMismatch if there is no such set, if several fit equally well, or if an average is not one of
+    weights.
     """
     matched = {path: _match(wanted, path, _rename(tensors, file, options)) for path, tensors in file.sets.items()}
-    averaged = {path: one for path, one in matched.items() if _AVERAGED.search(path) and one.pairs}
-    raw = {path: one for path, one in matched.items() if path not in averaged}
-    if options.weights == "ema" and not averaged:
+    if options.weights not in WEIGHTS:
+        return _take_named(wanted, matched, file, options.weights)
+    averaged = {path: one for path, one in matched.items() if one.role is Role.AVERAGE and one.pairs}
+    raw = _list_trained(matched)
+    empty = [path for path, one in averaged.items() if one.is_empty]
+    notes = [f"did not use '{path}', because it averages no weights yet (n_averaged is 0)" for path in empty]
+    filled = {path: one for path, one in averaged.items() if path not in empty}
+    if options.weights == "ema" and not filled:
         there = ", ".join(map(_quote, file.sets))
+        why = f". It {notes[0]}" if notes else ""
         raise CheckpointMismatch(
-            f"--weights ema: {file.name} has no averaged weights. It has {there}. Use --weights raw"
+            f"--weights ema: {file.name} has no averaged weights. It has {there}. Use --weights raw{why}"
         )
-    if not averaged or (options.weights == "raw" and raw):
+    if options.weights == "raw":
         return _best(wanted, raw or averaged, file), []
-    best = _best(wanted, averaged, file)
-    best = replace(best, origins=dict.fromkeys(best.pairs, Origin(OriginKind.AVERAGE, best.path)))
+    if not filled:
+        return _best(wanted, raw or averaged, file), notes
+    best = _best(wanted, filled, file)
     if not raw:
         return best, [f"used the averaged weights, '{best.path}', because the file has no others"]
     others = _best(wanted, raw, file)
-    # Averages cover parameters only. Buffers such as running means come from the raw weights.
-    pairs = {name: tensor for name, tensor in others.pairs.items() if name not in best.pairs}
     note = f"used the averaged weights, '{best.path}', instead of '{others.path}' (--weights raw uses those)"
-    return replace(best, pairs={**best.pairs, **pairs}, origins={**others.origins, **best.origins}), [note]
+    return _complete(best, others), [note]
+
+
+def _take_named(
+    wanted: Tensors, matched: Mapping[str, Matching], file: WeightsFile, name: str
+) -> tuple[Matching, list[str]]:
+    """Return the set that --weights names. Raises CheckpointMismatch if there is none."""
+    if name not in matched:
+        there = ", ".join(map(_quote, matched))
+        raise CheckpointMismatch(f"--weights {name}: {file.name} has no set of this name. It has {there}")
+    best = matched[name]
+    raw = _list_trained({path: one for path, one in matched.items() if path != name})
+    complete = best.role is Role.AVERAGE and raw
+    return _complete(best, _best(wanted, raw, file)) if complete else best, [f"used '{name}' (--weights {name})"]
+
+
+def _list_trained(matched: Mapping[str, Matching]) -> dict[str, Matching]:
+    """Return the sets that are neither averages nor optimizer state. If there are none, return optimizer state, too."""
+    others = {path: one for path, one in matched.items() if one.role is not Role.AVERAGE or not one.pairs}
+    return {path: one for path, one in others.items() if one.role is not Role.OPTIMIZER} or others
+
+
+def _complete(average: Matching, trained: Matching) -> Matching:
+    """Add the trained values that the average lacks. Averages cover parameters only, and not running means.
+
+    Raises CheckpointMismatch if the average is far from the trained weights.
+    """
+    compared = {
+        name: value.numel()
+        for name, value in average.pairs.items()
+        if value.is_floating_point() and name in trained.pairs and trained.pairs[name].shape == value.shape
+    }
+    pairs = ((_to_numpy(average.pairs[name]), _to_numpy(trained.pairs[name])) for name in choose_compared(compared))
+    detail = check_near(measure(pairs), f"'{average.path}'", f"'{trained.path}'")
+    origins = {name: replace(one, detail=detail) for name, one in average.origins.items()}
+    return replace(average, pairs={**trained.pairs, **average.pairs}, origins={**trained.origins, **origins})
+
+
+def _to_numpy(value: torch.Tensor) -> Array:
+    return np.asarray(value.detach().float())
 
 
 def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile) -> Matching:
@@ -130,7 +188,11 @@ def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Ma
     used = {prefix + name for name in pairs}
     leftover = {name: tensor for name, tensor in stored.items() if name not in used and not name.endswith(_COUNTERS)}
     pairs |= _tied(wanted, pairs)
-    return Matching(path, pairs, leftover, dict.fromkeys(pairs, Origin(part=path)))
+    kind = OriginKind.AVERAGE if role_of(path.split(".")) is Role.AVERAGE else OriginKind.PARAMETERS
+    updates = stored.get("n_averaged")
+    return Matching(
+        path, pairs, leftover, dict.fromkeys(pairs, Origin(kind, path)), updates is not None and not updates
+    )
 
 
 def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:

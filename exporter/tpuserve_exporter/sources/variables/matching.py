@@ -14,7 +14,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
-from tpuserve_exporter.options.export_options import Weights
+from tpuserve_exporter.options.export_options import WEIGHTS, Weights
+from tpuserve_exporter.sources.variables.averages import (
+    OPTIMIZER,
+    are_empty,
+    check_averages,
+    find_averages,
+    is_averaged_model,
+)
 from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, StoredVariable
 from tpuserve_exporter.terms.provenance import Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate
@@ -78,66 +85,6 @@ def _describe(variable: Any) -> ModelVariable:  # noqa: ANN401 - a variable of K
     return ModelVariable(name, variable.dtype.name, tuple(variable.shape), variable, variable)
 
 
-# Usual names of a model that holds averages of the trained one.
-_AVERAGED_MODEL = re.compile(r"(^|_)(ema|swa|avg|averaged?|shadow)(_|$)", re.IGNORECASE)
-_SLOT = "average"
-# The name in reports for averages without a separate model: Keras' use_ema, slots named `average`.
-OPTIMIZER = "optimizer"
-_TRAINED, _AVERAGES, _COUNT = "_trainable_variables", "_model_variables_moving_average", "_iterations"
-
-
-def is_averaged_model(name: str) -> bool:
-    """Return whether `name`, as in tf.train.Checkpoint(model=..., ema=...), suggests averages of another model."""
-    return _AVERAGED_MODEL.search(name) is not None
-
-
-def find_averages(graph: ObjectGraph) -> dict[int, StoredVariable]:
-    """Return the moving average of each variable that has one, by the variable's number.
-
-    Averages are in a Keras optimizer with `use_ema`, or in a slot named `average` (Model Garden, TensorFlow Addons).
-    """
-    return dict(_kept_in_slots(graph)) | dict(_kept_by_optimizers(graph))
-
-
-def _kept_in_slots(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
-    for slot, (original, name) in graph.slots.items():
-        if name == _SLOT and slot in graph.variables:
-            yield original, graph.variables[slot]
-
-
-def _kept_by_optimizers(graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
-    for optimizer in graph.children.values():
-        if _AVERAGES in optimizer and not _is_unused(optimizer, graph):
-            averages = graph.children[optimizer[_AVERAGES]]
-            yield from _by_index(averages, graph.children.get(optimizer.get(_TRAINED, -1), {}), graph)
-            yield from _by_name(averages, graph)
-
-
-def _is_unused(optimizer: dict[str, int], graph: ObjectGraph) -> bool:
-    """Return whether the optimizer took no step yet. Keras 3 averages are zero until then."""
-    count = graph.variables.get(optimizer.get(_COUNT, -1))
-    return count is not None and int(graph.read(count)) == 0
-
-
-def _by_index(
-    averages: dict[str, int], trained: dict[str, int], graph: ObjectGraph
-) -> Iterator[tuple[int, StoredVariable]]:
-    """Yield the averages of Keras 3, which keeps averages and variables as two lists in the same order."""
-    for index, node in averages.items():
-        if index in trained and node in graph.variables:
-            yield trained[index], graph.variables[node]
-
-
-def _by_name(averages: dict[str, int], graph: ObjectGraph) -> Iterator[tuple[int, StoredVariable]]:
-    """Yield the averages of Keras 2, which names the average of `dense/kernel` `Adam/average/dense/kernel`."""
-    nodes = {variable.name: node for node, variable in graph.variables.items()}
-    for node in averages.values():
-        stored = graph.variables.get(node)
-        _, found, original = (stored.name if stored else "").partition("average/")
-        if stored and found and original in nodes:
-            yield nodes[original], stored
-
-
 # If a checkpoint has several models, the name of the one to serve: tf.train.Checkpoint(model=..., teacher=...).
 _PREFERRED = "model"
 _COUNTED = re.compile(r"(.+?)(?:_(\d+))?")
@@ -156,7 +103,7 @@ class Matching:
     """Stored variables by the index of the matching variable of the model, and the model's other stored variables.
 
     `root` is the checkpoint's name for the object that holds them, empty for the root object. `rivals` are other
-    objects that fit equally. `averages` replace the variables of `pairs`.
+    objects that fit equally. `averages` replace the variables of `pairs`. `detail` has the evidence that they are some.
     """
 
     root: str
@@ -165,6 +112,7 @@ class Matching:
     way: Way
     rivals: tuple[str, ...] = ()
     averages: Mapping[int, StoredVariable] = field(default_factory=dict)
+    detail: str = ""
 
     def fit(self, weights: Sequence[ModelVariable]) -> tuple[int, Way, int]:
         """Return a sort key, higher for a better fit: pairs of the same shape, the way, and the number of leftovers.
@@ -189,7 +137,7 @@ class Matching:
         if index not in self.averages:
             return Origin(part=self.root, stored=stored)
         part = self.root if is_averaged_model(self.root) else OPTIMIZER
-        return Origin(OriginKind.AVERAGE, part, stored=stored)
+        return Origin(OriginKind.AVERAGE, part, self.detail, stored)
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -213,9 +161,18 @@ def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, want
     # One part of a module may share as many variables with the model as the whole module.
     best = max(best_of_each, key=lambda candidate: (candidate.fit(weights), len(candidate.pairs)))
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
-    chosen = _choose(tied, graph, wanted)
+    chosen = _choose(tied, graph, wanted) if wanted in WEIGHTS else _find_named(best_of_each, graph, wanted)
     rivals = tuple(one.root for one in tied if one is not chosen)
-    return replace(chosen, rivals=rivals, averages=_averages(chosen, weights, graph, wanted))
+    return _average(replace(chosen, rivals=rivals), tied, graph, wanted)
+
+
+def _find_named(matched: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Matching:
+    """Return the match with the model that --weights names. Raises CheckpointMismatch if there is none."""
+    found = next((one for one in matched if one.root == wanted), None)
+    if found is None:
+        names = ", ".join(f"'{one.root}'" for one in matched if one.root) or "none"
+        raise CheckpointMismatch(f"--weights {wanted}: {graph.prefix.name} has no model of this name. It has {names}")
+    return found
 
 
 def _choose(tied: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Matching:
@@ -229,27 +186,32 @@ def _choose(tied: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Ma
         names = ", ".join(f"'{one.root}'" for one in candidates)
         raise CheckpointMismatch(
             f"{graph.prefix.name} has several models that fit equally well: {names}. Save the one to serve as "
-            f"'{_PREFERRED}'"
+            f"'{_PREFERRED}', or choose one with --weights {chosen.root}"
         )
     return chosen
 
 
-def _averages(
-    chosen: Matching, weights: Sequence[ModelVariable], graph: ObjectGraph, wanted: Weights
-) -> dict[int, StoredVariable]:
+def _average(chosen: Matching, tied: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Matching:
+    """Add the averages to take. Raises CheckpointMismatch if there are none that `wanted` requires, or no such ones."""
     if wanted == "raw":
-        return {}
+        return chosen
     if is_averaged_model(chosen.root):
-        return dict(chosen.pairs)
-    averages = find_averages(graph)
+        trained = [one for one in tied if not is_averaged_model(one.root)]
+        beside = next((one for one in trained if one.root == _PREFERRED), trained[0] if trained else None)
+        detail = beside and check_averages(chosen.pairs, beside.pairs, graph, f"'{chosen.root}'", f"'{beside.root}'")
+        return replace(chosen, averages=dict(chosen.pairs), detail=detail or "")
+    averages = find_averages(graph) if wanted in WEIGHTS else {}
     pairs = {index: averages[stored.node] for index, stored in chosen.pairs.items() if stored.node in averages}
-    found = {index: stored for index, stored in pairs.items() if stored.shape == weights[index].shape}
+    found = {index: stored for index, stored in pairs.items() if stored.shape == chosen.pairs[index].shape}
+    if are_empty(found, graph):
+        found = {}
     if wanted == "ema" and chosen.pairs and not found:
         raise CheckpointMismatch(
             f"--weights ema: {graph.prefix.name} has no moving averages of these variables (an optimizer's use_ema, "
             "slots named 'average', or a model named 'ema'). Use --weights raw"
         )
-    return found
+    detail = check_averages(found, chosen.pairs, graph, "the optimizer's average", "the weights as trained")
+    return replace(chosen, averages=found, detail=detail)
 
 
 def other_models(graph: ObjectGraph, known: Set[int]) -> dict[str, list[StoredVariable]]:

@@ -5,12 +5,12 @@ from typing import Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames
+from tpuserve_exporter.sources.variables.averages import is_averaged_model
 from tpuserve_exporter.sources.variables.matching import (
     Matching,
     ModelVariable,
     Way,
     compare,
-    is_averaged_model,
     match,
     model_variables,
     other_models,
