@@ -259,7 +259,7 @@ def test_a_missing_shard_is_told(tiny_checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("cut/saved_model.pb", b"\x08\x01\x12\xff\xff", "cut/saved_model.pb is damaged"),
+        ("cut/saved_model.pb", b"\x08\x01\x12\xff\xff", "cannot read cut/saved_model.pb: it is truncated"),
         ("empty/saved_model.pb", b"", "saved_model.pb contains no graph: it is empty or truncated"),
         ("m.meta", b"\x0a\xff\xff", "m.meta is damaged or not a MetaGraphDef"),
         ("m.keras", b"PK no archive", "m.keras is damaged or not a Keras file"),

@@ -9,10 +9,11 @@ import pytest
 
 from tpuserve_exporter.checks.touched_rows import count_touched
 from tpuserve_exporter.graphs.program_lookups import read_lookups
+from tpuserve_exporter.sources.saved_model.loaded import PythonModel
 from tpuserve_exporter.terms.domain import Domain
 from tpuserve_exporter.terms.samples import find_made_up
 from tpuserve_exporter.terms.signature import Array, Tensors
-from tpuserve_exporter.version.loaded_model import PythonModel, WrittenModel, open_session
+from tpuserve_exporter.version.loaded_model import WrittenModel, open_session
 from tpuserve_exporter.version.warmup import write_warmup
 
 ROWS = 4

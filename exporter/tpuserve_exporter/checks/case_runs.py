@@ -24,13 +24,14 @@ from tpuserve_exporter.options.export_options import ExportOptions, SequenceOpti
 from tpuserve_exporter.programs.host_part import HOST_FOLDER
 from tpuserve_exporter.signatures.served_signature import WrappedReference
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.saved_model.loaded import PythonModel
 from tpuserve_exporter.terms.domain import Sampled
 from tpuserve_exporter.terms.progress import Progress, Step
 from tpuserve_exporter.terms.sample_files import SampleFile
 from tpuserve_exporter.terms.sample_rows import open_samples
 from tpuserve_exporter.terms.samples import find_samples, take_rows
 from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
-from tpuserve_exporter.version.loaded_model import PythonModel, SessionModel, WrittenModel, open_session
+from tpuserve_exporter.version.loaded_model import SessionModel, WrittenModel, open_session
 from tpuserve_formats.manifest.device import ManifestDevice
 
 # The row-independence check needs neighbours, even if the largest batch has only one row.
@@ -112,28 +113,26 @@ def _digest(inputs: Tensors) -> bytes:
 
 @dataclass(slots=True)
 class CaseResults:
-    """Samples by signature, the answers of the source, and their comparison with the version's, loaded in other ways.
+    """The answers of the source, samples by signature, and their comparison with the version's, loaded in other ways.
 
     `compared` has a result for each signature and way: Python, and the device programs of each length. `raw` has the
-    source's answers to images of known pixels, and `numerics` the results of --tpu-numerics. If a copied SavedModel
-    does not load in Python, all fields are empty, and only the session answers.
+    source's answers to images of known pixels, and `numerics` the results of --tpu-numerics.
     """
 
+    source: RecordedAnswers
     samples: dict[str, Tensors] = field(default_factory=dict)
-    source: RecordedAnswers | None = None
     compared: dict[str, list[ParityResult]] = field(default_factory=dict)
     raw: dict[str, RawAnswer] = field(default_factory=dict)
     numerics: dict[str, ParityResult] = field(default_factory=dict)
 
 
 class _Cases:
-    """The cases of one export, and their `results`. `model` answers as the source does."""
+    """The cases of one export, and their `results`."""
 
-    def __init__(self, options: ExportOptions, source: OpenedSource, version: Path, model: Runnable) -> None:
+    def __init__(self, options: ExportOptions, source: OpenedSource, version: Path) -> None:
         self._options = options
-        self.folder = version.parent
-        self.written = WrittenModel(version, model)
-        self.results = CaseResults()
+        self.written = WrittenModel(version, source.reference)
+        self.results = CaseResults(RecordedAnswers(version.parent))
         self._tolerance = choose_tolerance(options, source, self.written)
 
     def compare(self, signature: Signature, ways: Mapping[str, Runnable]) -> ParityResult:
@@ -150,9 +149,8 @@ class _Cases:
     def _compare(
         self, signature: Signature, ways: Mapping[str, Runnable], tolerance: Tolerance, *, padded: bool
     ) -> ParityResult:
-        samples, source = self.results.samples[signature.name], self.results.source
-        assert source is not None, "the source has run"
-        return compare_cases(signature, samples, self._options.batch_sizes, source, ways, tolerance, padded=padded)
+        samples, sizes = self.results.samples[signature.name], self._options.batch_sizes
+        return compare_cases(signature, samples, sizes, self.results.source, ways, tolerance, padded=padded)
 
 
 class CaseRunner:
@@ -168,20 +166,12 @@ class CaseRunner:
 
         Raises OptionConflict, SamplesUnfit, SessionLoadFailed, or ParityFailed if `version` does not load in Python.
         """
-        if source.reference is None:
-            python = self._load_by_python(version)
-            if python is None:
-                return CaseResults()
-            cases = _Cases(self._options, source, version, python)
-            self._run_source(cases, device)
-        else:
-            cases = _Cases(self._options, source, version, source.reference)
-            self._run_source(cases, device)
-            if isinstance(source.reference, WrappedReference):
-                cases.results.raw = run_raw_images(source.reference, cases.results.samples)
-            source.release()
-            python = self._load_written(version)
-        self._run_python(cases, python)
+        cases = _Cases(self._options, source, version)
+        self._run_source(cases, device)
+        if isinstance(source.reference, WrappedReference):
+            cases.results.raw = run_raw_images(source.reference, cases.results.samples)
+        source.release()
+        self._run_python(cases, self._load_by_python(version, copied=isinstance(source.model, Path)))
         if device is not None:
             self._run_programs(cases, version, device)
         return cases.results
@@ -189,7 +179,7 @@ class CaseRunner:
     def _run_source(self, cases: "_Cases", device: ManifestDevice | None) -> None:
         written, results = cases.written, cases.results
         check_sequences(written.signatures.values(), self._options.sequences, device)
-        file, results.source = self.open_check_file(), RecordedAnswers(cases.folder)
+        file = self.open_check_file()
         with self._progress.step("Run the source model") as step:
             for done, (name, signature) in enumerate(written.signatures.items()):
                 step.advance(done, len(written.signatures))
@@ -200,14 +190,24 @@ class CaseRunner:
                 results.source.record_lengths(written, signature, trials)
             step.detail = f"{len(results.source)} request(s)"
 
-    def _load_written(self, version: Path) -> PythonModel:
+    def _load_by_python(self, version: Path, *, copied: bool) -> PythonModel | None:
+        """Load the version in Python. A `copied` SavedModel may load only in a session: warn and return None."""
         with self._progress.step("Load the version in Python"):
             try:
                 return PythonModel(version)
             except Exception as error:  # TensorFlow raises many types here
-                raise ParityFailed(f"cannot load the SavedModel in Python: {reason_of(error)}") from error
+                reason = reason_of(error)
+                if not copied:
+                    raise ParityFailed(f"cannot load the SavedModel in Python: {reason}") from error
+        self._warn(
+            f"the version loads in a session but not in Python ({reason}). The export compares it with the source in a "
+            "session"
+        )
+        return None
 
-    def _run_python(self, cases: "_Cases", python: PythonModel) -> None:
+    def _run_python(self, cases: "_Cases", python: PythonModel | None) -> None:
+        if python is None:
+            return
         with self._progress.step("Run the version in Python") as step:
             found = [cases.compare(one, {"Python": python}) for one in cases.written.signatures.values()]
             step.detail = f"{sum(len(one.comparisons) for one in found)} request(s)"
@@ -257,18 +257,6 @@ class CaseRunner:
             step.detail = f"{requests} request(s)"
         gc.collect()
         return too_long
-
-    def _load_by_python(self, version: Path) -> PythonModel | None:
-        """Load the version in Python, or warn and return None. A copied SavedModel may load only in a session."""
-        with self._progress.step("Load the version in Python"):
-            try:
-                return PythonModel(version)
-            except Exception as error:  # TensorFlow raises many types here
-                reason = reason_of(error)
-        self._warn(
-            f"the version loads in a session but not in Python ({reason}). The export compares it only with itself"
-        )
-        return None
 
     def open_check_file(self) -> SampleFile | None:
         """Open the user's inputs, or return None without --check. Raises SamplesUnfit."""

@@ -208,7 +208,7 @@ class Checks:
         """
         check_sequences(session.signatures.values(), self._options.sequences, device)
         tolerance = choose_tolerance(self._options, source, session)
-        reference = results.source or session
+        reference = results.source
         samples = self._samples(results, session)
         lite = self._load_by_litert(version)
         answers = self._check_answers(source, version, session, samples, tolerance)
@@ -262,10 +262,7 @@ class Checks:
                 self._warn(f"{name}: its device programs take exactly {sizes} rows, because the rows cannot be padded")
 
     def _samples(self, results: CaseResults, session: SessionModel) -> Mapping[str, Tensors]:
-        """Return the source's samples, which the session must take, or without a source, samples for the session."""
-        if results.source is None:
-            file = self.cases.open_check_file()
-            return {name: self.cases.find_samples(one, file, session) for name, one in session.signatures.items()}
+        """Return the source's samples, which the session must take."""
         for name, signature in session.signatures.items():
             refusal = refusal_of(signature, results.samples[name], session)
             if refusal is not None:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # Parameter names by heading, in the order of the help.
 SECTIONS: Final = {
-    "Source": "kind builder model_args weights weights_decay renames allow_missing allow_unused unsafe allowed_ops",
+    "Source": (
+        "kind builder model_args tag_set weights weights_decay renames allow_missing allow_unused unsafe allowed_ops"
+    ),
     "Signatures": "signatures signature_name inputs outputs input_tensors output_tensors image_scale labels",
     "Batching": ("batch_sizes sequence_buckets pad_values batching batch_threads batch_timeout_us batch_queue"),
     "Conversion": "compute_dtype int8 freeze also",
@@ -144,6 +146,11 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     metavar="K=V",
     multiple=True,
     help="Argument of the --model function. V is parsed as JSON if possible, otherwise as text. Repeatable.",
+)
+@click.option(
+    "--tag-set",
+    metavar="TAG,...",
+    help="Tags of the graph to export, if a SavedModel has several, e.g. serve,tpu. Default: the graph for servers.",
 )
 @click.option(
     "--allow-missing", metavar="GLOB", multiple=True, help="Variables that the checkpoint may lack. Repeatable."

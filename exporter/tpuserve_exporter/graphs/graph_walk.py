@@ -187,6 +187,12 @@ def check_operations(graph_def: "GraphDef") -> None:
             f"the graph keeps state other than variables: {', '.join(sorted(stateful))}. Remove it from the served "
             "part of the model"
         )
+    check_kernels(graph_def)
+
+
+def check_kernels(graph_def: "GraphDef") -> None:
+    """Check that all operations run on a CPU. Raises CannotLower with all others, and a node each."""
+    by_op = _by_operation(graph_def)
     homeless = [f"{op} (node {name})" for op, name in by_op.items() if not has_kernel(op, "CPU", "DEFAULT")]
     if homeless:
         raise CannotLower(

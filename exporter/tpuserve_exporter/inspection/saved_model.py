@@ -11,7 +11,14 @@ from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.models.ragged import mark_ragged
 from tpuserve_exporter.sources.checkpoint_path import find_variables
-from tpuserve_exporter.sources.saved_model.file import find_unsafe
+from tpuserve_exporter.sources.saved_model.file import (
+    explain_unassigned,
+    find_unassigned_in,
+    find_unsafe,
+    read_content,
+    read_saved_model,
+)
+from tpuserve_exporter.sources.saved_model.graphs import describe_tags, served_graph
 from tpuserve_exporter.terms.signature import Signature, read_signatures
 from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.signing import signers_of
@@ -47,7 +54,8 @@ _PREDICT = "tensorflow/serving/predict"
 
 def inspect_saved_model(path: Path, verify: bool) -> Contents:
     """Return the contents of a SavedModel. `verify` reads every file for its hash. Raises SourceUnreadable."""
-    meta_graph = read_meta_graph(path)
+    saved_model = _parse(path)
+    meta_graph = _choose(saved_model)
     signatures = mark_ragged(read_signatures(meta_graph.signature_def), meta_graph)
     manifest, problems = _read_manifest(path)
     prefix = find_variables(path)
@@ -55,11 +63,13 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     files = {one.relative_to(path).as_posix(): one.stat().st_size for one in sorted(path.rglob("*")) if one.is_file()}
     signers, bad_signatures = signers_of(path)
     problems += [*bad_signatures, *damage, *_compare_files(path, manifest or {}, files, verify)]
+    problems += _find_failures(path, saved_model)
     outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]
     return Contents(
         kind="SavedModel" if manifest is None else "exported version",
         name=path.resolve().name,
-        facts=dict(_facts(path, meta_graph, signatures)) | ({"signed by": ", ".join(signers)} if signers else {}),
+        facts=dict(_facts(path, saved_model, meta_graph, signatures))
+        | ({"signed by": ", ".join(signers)} if signers else {}),
         signatures=signatures,
         arrays=of_model(arrays),
         operations=count_operations(meta_graph.graph_def, outputs),
@@ -76,32 +86,39 @@ def read_meta_graph(path: Path) -> "MetaGraphDef":
 
 
 def _parse(path: Path) -> "SavedModel":
-    from google.protobuf import text_format
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    binary = path / "saved_model.pb"
-    file = binary if binary.is_file() else binary.with_suffix(".pbtxt")
-    try:
-        if file == binary:
-            return SavedModel.FromString(file.read_bytes())
-        return text_format.Parse(file.read_bytes(), SavedModel())
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise SourceUnreadable(f"{path.name}/{file.name} is damaged or not a SavedModel") from error
+    saved_model = read_saved_model(path)
+    if not saved_model.meta_graphs:
+        raise SourceUnreadable("saved_model.pb contains no graph: it is empty or truncated")
+    return saved_model
 
 
 def _choose(saved_model: "SavedModel") -> "MetaGraphDef":
-    """Return the graph that servers load: the one tagged `serve`, else the first."""
+    """Return the graph that servers load, else the first one that is tagged `serve`, else the first."""
     graphs = list(saved_model.meta_graphs)
-    if not graphs:
-        raise SourceUnreadable("saved_model.pb contains no graph: it is empty or truncated")
-    return next((graph for graph in graphs if "serve" in graph.meta_info_def.tags), graphs[0])
+    return served_graph(saved_model) or next((one for one in graphs if "serve" in one.meta_info_def.tags), graphs[0])
 
 
-def _facts(path: Path, meta_graph: "MetaGraphDef", signatures: Mapping[str, Signature]) -> Iterator[tuple[str, str]]:
+def _find_failures(path: Path, saved_model: "SavedModel") -> Iterator[str]:
+    """Yield why servers cannot load the SavedModel or cannot answer with it."""
+    if served_graph(saved_model) is None:
+        yield (
+            "no graph has exactly the tag serve, so servers do not find one. Export the SavedModel with tpuserve "
+            f"export. Its graphs have the tags {describe_tags(saved_model)}"
+        )
+    restores = find_variables(path) is not None
+    if found := find_unassigned_in(read_content(path), restores=restores):
+        reason = explain_unassigned(found)
+        yield f"{reason}. Every such request fails. Export the SavedModel with tpuserve export, which mends some"
+
+
+def _facts(
+    path: Path, saved_model: "SavedModel", meta_graph: "MetaGraphDef", signatures: Mapping[str, Signature]
+) -> Iterator[tuple[str, str]]:
     info = meta_graph.meta_info_def
     yield "written by", f"TensorFlow {info.tensorflow_version}"
-    yield "tags", ", ".join(info.tags)
+    yield "tags", ",".join(info.tags)
+    for other in (one for one in saved_model.meta_graphs if one is not meta_graph):
+        yield f"graph {','.join(other.meta_info_def.tags)}", _describe_signatures(other)
     for name in signatures:
         method = meta_graph.signature_def[name].method_name
         if method not in ("", _PREDICT):
@@ -114,6 +131,11 @@ def _facts(path: Path, meta_graph: "MetaGraphDef", signatures: Mapping[str, Sign
         yield "assets", ", ".join(asset.filename for asset in meta_graph.asset_file_def)
     if (path / WARMUP_FILE).is_file():
         yield "warm-up requests", str(WARMUP_FILE)
+
+
+def _describe_signatures(meta_graph: "MetaGraphDef") -> str:
+    signatures = mark_ragged(read_signatures(meta_graph.signature_def), meta_graph)
+    return "; ".join(map(str, signatures.values())) or "no signatures"
 
 
 def _read_manifest(path: Path) -> tuple[dict[str, Any] | None, list[str]]:

@@ -144,7 +144,8 @@ class ModelOptions:
     `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
     rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
     `allowed_ops` are operations that the graph may have although servers refuse them. `weights_decay` is the decay of
-    an average that does not record it.
+    an average that does not record it. `tag_set` chooses the graph of a SavedModel by its tags; empty: the one for
+    servers.
     """
 
     builder: str | None = None
@@ -170,6 +171,7 @@ class ModelOptions:
     allow_batch_statistics: bool = False
     unsafe: bool = False
     allowed_ops: tuple[str, ...] = ()
+    tag_set: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

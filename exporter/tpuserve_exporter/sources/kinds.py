@@ -78,6 +78,8 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
         )
     if options.weights_decay is not None and kind in _WITHOUT_OPTAX:
         raise OptionConflict("--weights-decay applies only to averages of optax.ema in checkpoints of JAX. Omit it")
+    if options.tag_set and kind != "savedmodel":
+        raise OptionConflict(f"--tag-set chooses a graph of a SavedModel, but {source.name} is {KINDS[kind].title}")
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
     return opener(source, options)

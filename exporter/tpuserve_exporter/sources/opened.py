@@ -19,8 +19,8 @@ from tpuserve_exporter.terms.signature import Releasable, Runnable
 class OpenedSource:
     """A source that was read.
 
-    `model` is the function to serve, or the directory of a SavedModel that is served unchanged. `reference` answers as
-    the source model does; it is None if the SavedModel is itself the source. `compute_dtype` is a Keras policy name, or
+    `model` is the function to serve, or the directory of a SavedModel to copy. `reference` answers as the source model
+    does, and lives as long as files of that directory. `compute_dtype` is a Keras policy name, or
     None if only the written graph shows it. `notes` are for the user, in addition to the notes of `restore`. `live`
     means that the model is the user's, in this process. `jax` is the JAX function behind `model`, if any, with shapes
     as parameters. `quantized` describes the part of the model in 8 bits; the reference is not quantized. `values` has
@@ -30,7 +30,7 @@ class OpenedSource:
     kind: SourceKind | Literal["function"]
     name: str
     model: ServedFunction | Path
-    reference: Runnable | None = None
+    reference: Runnable
     compute_dtype: str | None = None
     step: int | None = None
     builder: str | None = None

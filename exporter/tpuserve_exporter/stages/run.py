@@ -27,7 +27,7 @@ from tpuserve_exporter.sources.kinds import detect, open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import saved_values
-from tpuserve_exporter.sources.saved_model.file import check_operations
+from tpuserve_exporter.sources.saved_model.file import check_assigned, check_operations
 from tpuserve_exporter.stages.checking import check_version, compile_programs, record_answers
 from tpuserve_exporter.stages.job import Exported, Job, Warnings
 from tpuserve_exporter.stages.publishing import (
@@ -197,6 +197,7 @@ def screen_version(job: Job, written: Written) -> Written:
     """Check the SavedModel. Raises CannotLower for Python functions, and UnsafeOperation."""
     with job.progress.step("Check the operations"):
         check_no_python(written.folder)
+        check_assigned(written.folder)
         findings = check_operations(written.folder, job.options.model.allowed_ops)
     if not findings:
         return written

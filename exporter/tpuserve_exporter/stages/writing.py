@@ -87,15 +87,14 @@ def write_version(job: Job, frozen: Frozen, folder: Path) -> Written:
 
 def _write_saved_model(job: Job, source: OpenedSource, folder: Path) -> _SavedModel:
     if isinstance(source.model, Path):
-        copy_saved_model(source.model, folder)
+        copy_saved_model(source.model, folder, job.options.source)
         return _SavedModel(source, functools.partial(convert_saved_model, folder), lower_saved_model(folder))
     device = DevicePart(source.model)
     signatures = _write_signatures(job, device, folder)
     convert = functools.partial(write_tflite, folder, device, signatures.values())
     to_lower = contextlib.nullcontext(lower_part(device, source.jax, signatures))
     preprocessing = tuple(dict.fromkeys(one.note for one in signatures.values() if one.note))
-    if source.reference is not None:
-        source = replace(source, reference=WrappedReference(signatures, device, source.reference))
+    source = replace(source, reference=WrappedReference(signatures, device, source.reference))
     return _SavedModel(source, convert, to_lower, preprocessing)
 
 

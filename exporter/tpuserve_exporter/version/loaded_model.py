@@ -1,4 +1,4 @@
-"""A written SavedModel, loaded into a session as TensorFlow Serving does, or by Python."""
+"""A written SavedModel, loaded into a session as TensorFlow Serving does."""
 
 import contextlib
 import functools
@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
 from tpuserve_exporter.graphs.graph_walk import node_of
-from tpuserve_exporter.models.ragged import mark_ragged, spread
-from tpuserve_exporter.models.weights_check import release_weights
+from tpuserve_exporter.models.ragged import mark_ragged
+from tpuserve_exporter.sources.saved_model.file import read_saved_model
+from tpuserve_exporter.sources.saved_model.graphs import served_graph
+from tpuserve_exporter.sources.saved_model.loaded import load_session, run_signature, session_failure
 from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors, TensorSpec, read_signatures
 from tpuserve_exporter.version.graph_inputs import GraphInputs
 
@@ -32,16 +32,13 @@ class SessionModel:
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
         """Return the outputs by name. Raises tf.errors.OpError if the graph fails, SamplesUnfit for unfit shapes."""
-        feeds = {signature.inputs[name].graph_name: value for name, value in inputs.items()}
-        fetches = {name: spec.graph_name for name, spec in signature.outputs.items()}
         try:
-            outputs: Tensors = self._session.run(fetches, feed_dict=feeds)
+            return run_signature(self._session, signature, inputs)
         except UnicodeDecodeError as error:
             # The graph refused a string. The error quotes the string, which is not valid UTF-8.
             raise SamplesUnfit(f"{signature.name} cannot take one of its input strings") from error
         except ValueError as error:
             raise SamplesUnfit(f"{signature.name}: {error}") from error
-        return outputs
 
     def evaluate(
         self, part: "GraphDef", tensors: Sequence[str], signature: Signature, inputs: Tensors
@@ -82,17 +79,8 @@ class SessionModel:
 @contextlib.contextmanager
 def open_session(path: Path) -> Iterator[SessionModel]:
     """Load `path` into a session while the body runs. Raises SessionLoadFailed."""
-    import tensorflow as tf
-
-    graph = tf.Graph()
-    with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
-        try:
-            # The graph is the default graph only while it loads, so that the body runs other operations eagerly.
-            with graph.as_default():
-                meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
-        except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-            raise _session_failure(error, path) from error
-        yield SessionModel(session, _settle_all(meta_graph, graph), _inputs(path))
+    with load_session(path) as (session, meta_graph):
+        yield SessionModel(session, _settle_all(meta_graph, session.graph), _inputs(path))
 
 
 def _has(graph: "tf.Graph", name: str) -> bool:
@@ -103,12 +91,6 @@ def _has(graph: "tf.Graph", name: str) -> bool:
 
 def _numbered(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
-
-
-def _session_failure(error: Exception, path: Path) -> SessionLoadFailed:
-    """Return the error for a failed load, without the path of the temporary directory."""
-    reason = reason_of(error).replace(f"{path}/", "").replace(str(path), "it")
-    return SessionLoadFailed(f"the SavedModel does not load in a session: {reason}")
 
 
 def _makes(graph_def: "GraphDef", dtype: str) -> bool:
@@ -132,7 +114,7 @@ class WrittenModel:
             with self._graph.as_default():
                 tf.compat.v1.train.import_meta_graph(meta_graph)
         except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-            raise _session_failure(error, path) from error
+            raise session_failure(error, path) from error
         self.signatures = _settle_all(meta_graph, self._graph)
         self.inputs = _inputs(path)
 
@@ -153,19 +135,10 @@ def _inputs(path: Path) -> GraphInputs:
 
 
 def _read_meta_graph(path: Path) -> "MetaGraphDef":
-    from google.protobuf import text_format
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    binary = path / "saved_model.pb"
-    saved = SavedModel()
-    if binary.is_file():
-        saved.ParseFromString(binary.read_bytes())
-    else:
-        text_format.Parse((path / "saved_model.pbtxt").read_text(encoding="utf-8"), saved)
-    for meta_graph in saved.meta_graphs:
-        if set(meta_graph.meta_info_def.tags) == {"serve"}:
-            return meta_graph
-    raise ValueError("it has no graph with the tag 'serve'")
+    meta_graph = served_graph(read_saved_model(path))
+    if meta_graph is None:
+        raise ValueError("it has no graph with the tag 'serve'")
+    return meta_graph
 
 
 def _settle_all(meta_graph: "MetaGraphDef", graph: "tf.Graph") -> dict[str, Signature]:
@@ -196,25 +169,3 @@ def _settle(signature: Signature, graph: "tf.Graph") -> Signature:
     inputs = {name: settle(name, spec) for name, spec in signature.inputs.items()}
     outputs = {name: settle(name, spec) for name, spec in signature.outputs.items()}
     return replace(signature, inputs=inputs, outputs=outputs)
-
-
-class PythonModel:
-    """A SavedModel loaded by tf.saved_model.load. Some SavedModels load only in a session."""
-
-    def __init__(self, path: Path) -> None:
-        import tensorflow as tf
-
-        self._loaded = tf.saved_model.load(str(path))
-
-    def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Return the outputs by name. Raises tf.errors.OpError if the graph fails."""
-        import tensorflow as tf
-
-        specs = signature.inputs
-        tensors = {name: tf.constant(value, dtype=specs[name].dtype) for name, value in inputs.items()}
-        outputs = spread(self._loaded.signatures[signature.name](**tensors), {})
-        return {name: np.asarray(value) for name, value in outputs.items()}
-
-    def release(self) -> None:
-        """Release the weights' memory. The caller must not call `run` afterwards."""
-        release_weights([self._loaded])

@@ -93,6 +93,34 @@ def _custom(folder: Path) -> None:
     path.write_bytes(saved.SerializeToString())
 
 
+def _retag(folder: Path) -> None:
+    """Give the graph the tags of a TPUEstimator's, beside one of training."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    path = folder / "saved/saved_model.pb"
+    saved = SavedModel.FromString(path.read_bytes())
+    saved.meta_graphs.append(saved.meta_graphs[0])
+    for graph, tags in zip(saved.meta_graphs, (["train"], ["serve", "tpu"]), strict=True):
+        graph.meta_info_def.tags[:] = tags
+    path.write_bytes(saved.SerializeToString())
+
+
+def _without_bias(folder: Path) -> None:
+    """Save a graph of TensorFlow 1 with a Saver that omits a variable."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None, 3], "x")
+        kernel, bias = (v1.get_variable(name, [3], use_resource=True) for name in ("kernel", "bias"))
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x * kernel + bias})
+        session.run(v1.global_variables_initializer())
+        builder = v1.saved_model.Builder(str(folder / "module"))
+        saver = v1.train.Saver([kernel])
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
+        builder.save()
+
+
 def _versions(folder: Path) -> None:
     import shutil
 
@@ -111,6 +139,9 @@ SECTION = Section(
         Case("Missing shard of the variables", 6, _EXPORT, remove(_SHARD)),
         Case("Truncated shard of the variables", 6, _EXPORT, cut(_SHARD, 20)),
         Case("Missing variables", 6, _EXPORT, remove("saved/variables/*")),
+        Case("Graphs with other tags", 2, _EXPORT, _retag),
+        Case("Graph with tags that no graph has", 2, f"{_EXPORT} --tag-set serve,tpu"),
+        Case("Variable without a value", 6, "module models/module", _without_bias),
         Case("Directory of versions", 6, f"old {_OUT}", _versions),
         Case("Builder for a SavedModel", 2, f"{_EXPORT} --model models:scorer"),
         Case("Image signature for a model without images", 2, f"{_EXPORT} --signature photo=image_bytes"),

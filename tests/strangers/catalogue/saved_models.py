@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.strangers.stranger import Export, Stranger, Tolerance, Unexported
+from tests.strangers.stranger import Export, Refusal, Stranger, Tolerance, Unexported
 
 MODELS = "tests.strangers.models.saved_models"
 BATCH_SIZES = ("--batch-sizes", "1,8")
@@ -27,6 +27,18 @@ def _keras_2(family: str, *exports: Export) -> Stranger:
     )
 
 
+def _tpu_estimator(name: str, warning: str, *options: str) -> Stranger:
+    """Return a SavedModel of TPUEstimator, whose graph for TPUs has the tags serve,tpu."""
+    export = Export("SavedModel", "saved", (*BATCH_SIZES, *options), warning=warning)
+    return Stranger(f"tpu_estimator_{name}", f"tests.strangers.models.tpu_estimators:save_{name}", (export,))
+
+
+def _unassigned(name: str, warning: str = "", refusal: Refusal | None = None) -> Stranger:
+    """Return a SavedModel that loads and then fails every request, because a variable or a table has no value."""
+    export = Export("SavedModel", "saved", BATCH_SIZES, warning=warning, refusal=refusal)
+    return Stranger(f"unassigned_{name}", f"tests.strangers.models.unassigned:save_{name}", (export,))
+
+
 STRANGERS = (
     _saved("module"),
     _saved("scalars", rows=False),
@@ -47,4 +59,10 @@ STRANGERS = (
         Export(".keras", "model.keras", SIGNATURES),
     ),
     _keras_2("ResNetRS50", Export(".h5", "model.h5", SIGNATURES)),
+    _tpu_estimator("two_graphs", "the one with the tags serve, without serve,tpu"),
+    _tpu_estimator("tpu_graph", "ordinary ones, for one replica"),
+    _tpu_estimator("tpu_call", "ordinary ones, for one replica"),
+    _unassigned("copied_variables", "the export saved it again"),
+    _unassigned("table", "the export saved it again"),
+    _unassigned("without_bias", refusal=Refusal(6, "reads the variable 'bias'")),
 )

@@ -1,6 +1,7 @@
 """Opens an existing SavedModel, which the exporter copies file by file with its signatures."""
 
 import shutil
+import stat
 import tempfile
 import weakref
 from collections import Counter
@@ -15,7 +16,20 @@ from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.saved_model.file import check_source, check_whole, parse_saved_model, read_content
+from tpuserve_exporter.sources.saved_model.file import (
+    BINARY,
+    SAVE_ALL,
+    TEXT,
+    Unassigned,
+    check_source,
+    check_whole,
+    explain_unassigned,
+    find_unassigned_in,
+    parse_saved_model,
+    read_content,
+)
+from tpuserve_exporter.sources.saved_model.graphs import make_servable
+from tpuserve_exporter.sources.saved_model.loaded import PythonModel, SourceSession
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     open_checkpoint,
@@ -27,7 +41,7 @@ from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 # Every export writes these files again. An old copy would describe another set of files.
 _OURS = "tpuserve"
@@ -51,17 +65,76 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict("a SavedModel keeps its dtypes. Omit --compute-dtype")
     if options.weights == "ema" or options.renames:
         raise OptionConflict("a SavedModel keeps its weights and names. Omit --weights and --rename")
+    content, notes = _read_graph(source, options)
+    if options.freeze or options.as_function:
+        return _open_to_change(source, content, notes, options)
+    folder = _with_graph(source, content)
+    unassigned = find_unassigned_in(content, restores=find_variables(source) is not None)
+    if unassigned:
+        return _write_again(source, folder, content, unassigned, notes)
+    reference = SourceSession(folder)
+    weakref.finalize(reference, shutil.rmtree, folder, ignore_errors=True)
+    return OpenedSource(
+        kind="savedmodel",
+        name=source.name,
+        model=folder,
+        reference=reference,
+        notes=(*notes, *list_sparse(parse_saved_model(source, content).meta_graphs[0])),
+        values=_list_values(folder),
+    )
+
+
+def _read_graph(source: Path, options: ModelOptions) -> tuple[bytes, list[str]]:
+    """Return the serialized SavedModel with the graph that servers load, checked, and notes about what changed."""
     content = read_content(source)
     saved_model = parse_saved_model(source, content)
-    check_whole(source, saved_model)
+    servable, notes = make_servable(source.name, saved_model, options.tag_set)
+    if servable is not saved_model:
+        content = servable.SerializeToString()
+    check_whole(source, servable)
     check_source(source.name, content, options.allowed_ops)
-    if options.freeze or options.as_function:
-        return _open_to_change(source, saved_model, content, options)
-    notes = tuple(note for one in saved_model.meta_graphs for note in list_sparse(one))
-    return OpenedSource(kind="savedmodel", name=source.name, model=source, notes=notes, values=_list_values(source))
+    return content, notes
 
 
-def _open_to_change(source: Path, saved_model: "SavedModel", content: bytes, options: ModelOptions) -> OpenedSource:
+def _write_again(source: Path, folder: Path, content: bytes, unassigned: Unassigned, notes: list[str]) -> OpenedSource:
+    """Open a SavedModel that only Python gives all of its values, as Python saves it again.
+
+    Python restores variables by the objects of the model, and initialises tables. Raises SourceUnreadable if a value is
+    missing nevertheless.
+    """
+    import tensorflow as tf
+
+    problem = f"the SavedModel {source.name} cannot answer: {explain_unassigned(unassigned)}"
+    has_objects = any(one.object_graph_def.nodes for one in parse_saved_model(source, content).meta_graphs)
+    if not has_objects and any(one.kind != "table" for states in unassigned.values() for one in states):
+        # Without the objects, Python leaves the variables empty.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise SourceUnreadable(f"{problem}. {SAVE_ALL}")
+    again = Path(tempfile.mkdtemp(prefix="tpuserve-export-"))
+    try:
+        python = PythonModel(folder)
+        tf.saved_model.save(python.loaded, str(again), signatures=dict(python.loaded.signatures))
+    except Exception as error:  # TensorFlow raises many types here
+        shutil.rmtree(again, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        reason = reason_of(error).replace(str(folder), source.name)
+        raise SourceUnreadable(f"{problem}, and Python does not restore it ({reason}). {SAVE_ALL}") from error
+    for one in (folder, again):
+        weakref.finalize(python, shutil.rmtree, one, ignore_errors=True)
+    if find_unassigned_in(read_content(again)):
+        raise SourceUnreadable(f"{problem}. {SAVE_ALL}")
+    repaired = f"{problem}. Python finds all values, so the export saved it again from Python"
+    return OpenedSource(
+        kind="savedmodel",
+        name=source.name,
+        model=again,
+        reference=python,
+        notes=(*notes, repaired),
+        values=_list_values(again),
+    )
+
+
+def _open_to_change(source: Path, content: bytes, notes: list[str], options: ModelOptions) -> OpenedSource:
     """Open the signature that --signature-name selects, as a function. Raises SourceUnreadable or OptionConflict.
 
     `content` is the checked graph. TensorFlow loads it, whatever the file is now.
@@ -82,22 +155,23 @@ def _open_to_change(source: Path, saved_model: "SavedModel", content: bytes, opt
     weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
     name = _choose(source, loaded.signatures, options)
     signature = loaded.signatures[name]
-    _check_predicts(source, saved_model, name)
+    (graph,) = parse_saved_model(source, content).meta_graphs
+    _check_predicts(source, graph, name)
     inputs = {
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in signature.structured_input_signature[1].items()
     }
-    served = (one for one in saved_model.meta_graphs if list(one.meta_info_def.tags) == ["serve"])
-    row_splits = read_row_splits(next(served, saved_model.meta_graphs[0])).get(name, RaggedNames())
+    row_splits = read_row_splits(graph).get(name, RaggedNames())
     function = dense_function(ServedFunction(inputs, signature, [loaded], row_splits))
     others = sorted(loaded.signatures.keys() - {name})
-    notes = (f"only the signature {name} is exported, without {', '.join(others)}",) if others else ()
+    if others:
+        notes = [*notes, f"only the signature {name} is exported, without {', '.join(others)}"]
     return OpenedSource(
         kind="savedmodel",
         name=source.name,
         model=function,
         reference=TracedReference(function),
-        notes=notes,
+        notes=tuple(notes),
         values=_list_values(source),
     )
 
@@ -123,15 +197,28 @@ def _choose(source: Path, signatures: "Mapping[str, Any]", options: ModelOptions
 
 
 def _with_graph(source: Path, content: bytes) -> Path:
+    """Return a temporary directory with links to the files of `source`, and `content` as its graph."""
     folder = Path(tempfile.mkdtemp(prefix="tpuserve-export-"))
-    (folder / "saved_model.pb").write_bytes(content)
-    for name in ("variables", "assets"):
-        (folder / name).symlink_to((source / name).absolute())
+    (folder / BINARY).write_bytes(content)
+    shutil.copytree(source, folder, ignore=_leave_out, copy_function=_link, dirs_exist_ok=True)
+    folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+    if not (source / BINARY).is_file() or (source / BINARY).read_bytes() != content:
+        from tensorflow.python.saved_model import fingerprinting_utils
+
+        fingerprinting_utils.write_fingerprint(str(folder))
     return folder
 
 
-def _check_predicts(source: Path, saved_model: "SavedModel", name: str) -> None:
-    method = saved_model.meta_graphs[0].signature_def[name].method_name
+def _link(file: str, link: str) -> None:
+    Path(link).symlink_to(Path(file).absolute())
+
+
+def _leave_out(where: str, names: list[str]) -> list[str]:
+    return [_OURS] if Path(where).name == "assets.extra" else [BINARY, TEXT]
+
+
+def _check_predicts(source: Path, graph: "MetaGraphDef", name: str) -> None:
+    method = graph.signature_def[name].method_name
     if method.endswith(("classify", "regress")):
         raise OptionConflict(
             f"the signature {name!r} of {source.name} is for {method.rpartition('/')[2]}, but --freeze, --signature "
@@ -139,8 +226,8 @@ def _check_predicts(source: Path, saved_model: "SavedModel", name: str) -> None:
         )
 
 
-def copy_saved_model(source: Path, path: Path) -> None:
-    """Copy a SavedModel.
+def copy_saved_model(model: Path, path: Path, source: Path) -> None:
+    """Copy the SavedModel `model`, as which `source` was opened.
 
     Raises:
         OptionConflict: if the copy would be inside the source.
@@ -149,23 +236,13 @@ def copy_saved_model(source: Path, path: Path) -> None:
     if path.resolve().is_relative_to(source.resolve()):
         raise OptionConflict(f"OUT_BASE is inside SOURCE ({source}). Choose a directory outside of it")
     try:
-        shutil.copytree(source, path, ignore=_leave_out)
+        shutil.copytree(model, path)
     except shutil.Error as error:
         # Each file has a tuple (from, to, why). The message omits paths, which would show the scratch directory.
         raise SourceUnreadable(f"cannot copy {source.name}: {error.args[0][-1][2]}") from error
     except OSError as error:
         raise SourceUnreadable(f"cannot copy {source.name}: {error.strerror}") from error
-    _settle_text(path)
     settle_row_splits(path)
-
-
-def _settle_text(path: Path) -> None:
-    """Replace `saved_model.pbtxt` by `saved_model.pb`, because C++ and Python read some texts in other ways."""
-    binary, text = path / "saved_model.pb", path / "saved_model.pbtxt"
-    if text.is_file():
-        if not binary.is_file():
-            binary.write_bytes(read_content(path))
-        text.unlink()
 
 
 def saved_values(saved_model: Path) -> Iterator[tuple[str, Array]]:
@@ -201,7 +278,3 @@ def _names(prefix: Path, reader: "tf.train.CheckpointReader") -> dict[str, str]:
         names |= {one.key: name_of_variable(one.name) for one in read_object_graph(prefix).variables.values()}
     times = Counter(names.values())
     return {key: name for key, name in names.items() if not (key.startswith(_AGAIN) and times[name] > 1)}
-
-
-def _leave_out(where: str, names: list[str]) -> list[str]:
-    return [_OURS] if Path(where).name == "assets.extra" else []

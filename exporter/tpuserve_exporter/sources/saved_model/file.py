@@ -1,13 +1,15 @@
 """Reads a SavedModel's graphs before any code runs them, and refuses damage and operations that servers refuse."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeOperation
 from tpuserve_exporter.graphs.graph_walk import check_known
 from tpuserve_exporter.sources.checkpoint_path import find_variables
+from tpuserve_exporter.sources.saved_model.graphs import SERVED
 from tpuserve_formats.errors import FormatError
+from tpuserve_formats.safety.graph import read_graphs
 from tpuserve_formats.safety.screening import (
     BadAsset,
     Finding,
@@ -16,12 +18,14 @@ from tpuserve_formats.safety.screening import (
     screen_nodes,
     screen_saved_model,
 )
+from tpuserve_formats.safety.unassigned import State, describe_unassigned, find_unassigned
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-_BINARY, _TEXT = "saved_model.pb", "saved_model.pbtxt"
+BINARY: Final = "saved_model.pb"
+TEXT: Final = "saved_model.pbtxt"
 
 
 def read_saved_model(source: Path) -> "SavedModel":
@@ -37,12 +41,12 @@ def parse_saved_model(source: Path, content: bytes) -> "SavedModel":
     try:
         return SavedModel.FromString(content)
     except DecodeError as error:
-        raise _unreadable(source / _BINARY) from error
+        raise _unreadable(source / BINARY) from error
 
 
 def read_content(source: Path) -> bytes:
     """Return `saved_model.pb`, or `saved_model.pbtxt` serialized. Raises SourceUnreadable as above."""
-    binary, text = source / _BINARY, source / _TEXT
+    binary, text = source / BINARY, source / TEXT
     try:
         if binary.is_file():
             return binary.read_bytes()
@@ -50,7 +54,7 @@ def read_content(source: Path) -> bytes:
             return _serialize(text)
     except OSError as error:
         raise SourceUnreadable(f"cannot read {source.name}: {error.strerror}") from error
-    raise SourceUnreadable(f"{source.name} is not a SavedModel: it contains no {_BINARY}")
+    raise SourceUnreadable(f"{source.name} is not a SavedModel: it contains no {BINARY}")
 
 
 def _serialize(text: Path) -> bytes:
@@ -100,6 +104,36 @@ def _find_unsafe(name: str, content: bytes) -> list[Finding]:
         raise SourceUnreadable(f"cannot read {name}: it is truncated or not a SavedModel") from error
     except BadAsset as error:
         raise UnsafeOperation(f"{name} is unsafe: {error}. Save the model again") from error
+
+
+Unassigned: TypeAlias = Mapping[str, tuple[State, ...]]
+
+
+def find_unassigned_in(content: bytes, *, restores: bool = True) -> Unassigned:
+    """Return what signatures of a serialized SavedModel read and nothing assigns, by signature.
+
+    `restores` is False if the SavedModel has no files of variables. Only the graph for servers counts.
+    """
+    graphs = [one for one in read_graphs(content) if set(one.rest.meta_info_def.tags) == set(SERVED)]
+    return {name: states for one in graphs for name, states in find_unassigned(one, restores=restores).items()}
+
+
+def explain_unassigned(found: Unassigned) -> str:
+    """Return a sentence without a full stop, or "" if nothing is found."""
+    return f"{describe_unassigned(found)}, which neither the checkpoint nor an initialiser assigns" if found else ""
+
+
+# What to do about variables and tables without a value.
+SAVE_ALL: Final = (
+    "Save the model again with all of its variables, and a graph of TensorFlow 1 with tables also with "
+    "main_op=tf.compat.v1.tables_initializer()"
+)
+
+
+def check_assigned(version: Path) -> None:
+    """Raise SourceUnreadable for variables and tables that a version's signatures read and that have no value."""
+    if found := find_unassigned_in(read_content(version), restores=find_variables(version) is not None):
+        raise SourceUnreadable(f"the version cannot answer: {explain_unassigned(found)}. {SAVE_ALL}")
 
 
 def check_source(name: str, content: bytes, allowed: Collection[str]) -> None:

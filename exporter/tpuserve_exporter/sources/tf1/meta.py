@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, TrainingMode, reason_of
 from tpuserve_exporter.graphs.function_inlining import inline_calls
 from tpuserve_exporter.graphs.graph_walk import node_of
+from tpuserve_exporter.graphs.tpu_surgery import (
+    leave_training_loop,
+    reached,
+    remove_tpu_operations,
+    replace_inputs,
+)
 from tpuserve_exporter.models.naming import check_distinct, check_names, describe_spec, option_spec
 from tpuserve_exporter.options.export_options import ModelOptions, TensorNaming
 from tpuserve_exporter.sources.checkpoint_path import find_prefix
@@ -17,12 +23,6 @@ from tpuserve_exporter.sources.saved_model.file import check_graph
 from tpuserve_exporter.sources.tf1.batch_freedom import check_free, check_runs, free_reshapes, free_row_counts
 from tpuserve_exporter.sources.tf1.graph import SessionReference, V1Graph, cut_graph, variable_names
 from tpuserve_exporter.sources.tf1.name_based import read_checkpoint, restore
-from tpuserve_exporter.sources.tf1.tpu_surgery import (
-    leave_training_loop,
-    reached,
-    remove_tpu_operations,
-    replace_inputs,
-)
 from tpuserve_exporter.sources.tf1.training_mode import find_random, stop_training
 from tpuserve_exporter.sources.tf1.training_switch import set_to_inference
 from tpuserve_exporter.terms.signature import Array

@@ -14,7 +14,7 @@ from tpuserve_exporter.errors import TrainingMode
 from tpuserve_exporter.graphs.batch_statistics import RowAxes, import_graph, is_norm
 from tpuserve_exporter.graphs.changing_operations import is_random
 from tpuserve_exporter.graphs.graph_walk import RESOURCE_VARIABLE, Walk, is_variable, node_of, pass_on
-from tpuserve_exporter.sources.tf1.tpu_surgery import find_looping, reached
+from tpuserve_exporter.graphs.tpu_surgery import find_looping, reached
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tpuserve_exporter.graphs.batch_statistics import is_norm
 from tpuserve_exporter.graphs.function_inlining import inline_calls
 from tpuserve_exporter.graphs.graph_walk import node_of, pass_on, replace_operation
-from tpuserve_exporter.sources.tf1.tpu_surgery import reached
+from tpuserve_exporter.graphs.tpu_surgery import reached
 from tpuserve_exporter.sources.tf1.training_mode import find_averages, find_random
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.graphs.graph_walk import Walk, node_of, pass_on, replace_operation
+from tpuserve_exporter.graphs.graph_walk import Walk, find_called, node_of, pass_on, replace_operation
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -58,8 +58,13 @@ def _rewire(tensor: str, arguments: dict[str, str], names: dict[str, str]) -> st
     return f"{control}{names[name]}{colon}{index}".removesuffix(":0")
 
 
-# These operations represent the TPU program and compute nothing.
-_METADATA, _COMPILATION = "TPUReplicateMetadata", "TPUCompilationResult"
+# These operations represent the TPU program, or start and stop the system, and compute nothing.
+_NOTHING = frozenset({"ShutdownDistributedTPU", "TPUReplicateMetadata"})
+_TEXT_FOR_NOTHING = frozenset({"ConfigureDistributedTPU", "TPUCompilationResult"})
+# Calls of a function on a TPU core, which the last input selects.
+_CALLS = frozenset({"TPUPartitionedCall"})
+_CALL = ("Tin", "Tout", "f")
+_SELECTORS = frozenset({"TPUOrdinalSelector", "TPURoundRobin"})
 # With one replica, the output of these operations is their first input.
 _ONE_OF_MANY = frozenset(
     {"TPUReplicatedInput", "TPUPartitionedInput", "TPUPartitionedInputV2", "CrossReplicaSum", "XlaSharding"}
@@ -69,6 +74,13 @@ _MANY_OF_ONE = {
     "TPUReplicatedOutput": "num_replicas",
     "TPUPartitionedOutput": "num_splits",
     "TPUPartitionedOutputV2": "num_splits",
+}
+# Names of outputs that differ from those of the operations that replace them.
+_OUTPUTS = {
+    "ConfigureDistributedTPU": "topology",
+    "TPUOrdinalSelector": "device_ordinals",
+    "TPUReplicatedOutput": "outputs",
+    "TPURoundRobin": "device_ordinal",
 }
 _ATTRIBUTES = frozenset(
     {"_replication_info", "_post_device_rewrite", "_output_shapes", "_class", "_embedding_pipelining"}
@@ -84,14 +96,33 @@ def remove_tpu_operations(graph_def: "GraphDef") -> "GraphDef":
     for node in copy.node:
         _make_plain(node)
     for function in copy.library.function:
+        renamed = {f"{node.name}:{_OUTPUTS[node.op]}:" for node in function.node_def if node.op in _OUTPUTS}
         for node in function.node_def:
-            _remove_attributes(node)
+            _make_plain(node)
+            node.input[:] = [_with_new_output(tensor, renamed) for tensor in node.input]
+        for name, tensor in function.ret.items():
+            function.ret[name] = _with_new_output(tensor, renamed)
     return copy
 
 
-def _make_plain(node: "NodeDef") -> None:
-    from tensorflow.core.framework import types_pb2
+def find_tpu_operations(graph_def: "GraphDef") -> list[str]:
+    """Return the operations that `remove_tpu_operations` replaces and that keep the graph from running elsewhere.
 
+    Functions that the graph does not call, such as a training step, do not count.
+    """
+    replaced = {*_ONE_OF_MANY, *_MANY_OF_ONE, *_NOTHING, *_TEXT_FOR_NOTHING, *_CALLS, *_SELECTORS} - {"XlaSharding"}
+    called = find_called(graph_def, graph_def.node).values()
+    nodes = [*graph_def.node, *(node for one in called for node in one.node_def)]
+    return sorted({node.op for node in nodes if node.op in replaced})
+
+
+def _with_new_output(tensor: str, renamed: set[str]) -> str:
+    """Return the name of a function's tensor after the replacement of its operation, whose output is `output`."""
+    name, _, number = tensor.rpartition(":")
+    return f"{name.partition(':')[0]}:output:{number}" if f"{name}:" in renamed else tensor
+
+
+def _make_plain(node: "NodeDef") -> None:
     _remove_attributes(node)
     op, kind = node.op, _kind(node)
     if op in _ONE_OF_MANY:
@@ -100,13 +131,32 @@ def _make_plain(node: "NodeDef") -> None:
         replicas = node.attr[_MANY_OF_ONE[op]].i
         replace_operation(node, "IdentityN", list(node.input[:1]) * replicas)
         node.attr["T"].list.type.extend([kind] * replicas)
-    elif op == _METADATA:
-        replace_operation(node, "NoOp", node.input)
-    elif op == _COMPILATION:
-        replace_operation(node, "Const", node.input)
-        node.attr["dtype"].type = types_pb2.DT_STRING
-        node.attr["value"].tensor.dtype = types_pb2.DT_STRING
-        node.attr["value"].tensor.string_val.append(b"")
+    elif op in _CALLS:
+        _call_here(node)
+    elif op in _NOTHING:
+        replace_operation(node, "NoOp", (one for one in node.input if one.startswith("^")))
+    elif op in _TEXT_FOR_NOTHING:
+        _make_constant(node, b"")
+    elif op in _SELECTORS:
+        _make_constant(node, 0 if op == "TPURoundRobin" else [0])
+
+
+def _call_here(node: "NodeDef") -> None:
+    """Make `node` call its function on any device."""
+    data = [one for one in node.input if not one.startswith("^")]
+    attributes = {name: type(node.attr[name]).FromString(node.attr[name].SerializeToString()) for name in _CALL}
+    replace_operation(node, "StatefulPartitionedCall", [*data[:-1], *(one for one in node.input if one not in data)])
+    for name, value in attributes.items():
+        node.attr[name].CopyFrom(value)
+
+
+def _make_constant(node: "NodeDef", value: bytes | int | list[int]) -> None:
+    import tensorflow as tf
+
+    tensor = tf.make_tensor_proto(value, dtype=tf.string if isinstance(value, bytes) else tf.int32)
+    replace_operation(node, "Const", (one for one in node.input if one.startswith("^")))
+    node.attr["dtype"].type = tensor.dtype
+    node.attr["value"].tensor.CopyFrom(tensor)
 
 
 def _kind(node: "NodeDef") -> int:
