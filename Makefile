@@ -23,7 +23,7 @@ TESTS ?= not rest and not nightly and not deployment
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
 
-# All extras except `torch` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
+# All extras except `torch`, `huggingface` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
 # CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
 # exporter's `tpu`.
 EXTRAS := $(addprefix --extra ,gcs image jax jwt openvino otlp s3 tensorflow tflite)
@@ -37,10 +37,8 @@ EXPORTER_EXTRAS := $(addprefix --extra ,gcs jax s3 tflite tpu)
 AUDIT := .audit
 # Fuzzers, also in a separate environment on top of $(VENV).
 FUZZ := .fuzz
-# Packages of $(VENV), which requirements/ray.lock and requirements/fuzz.lock omit.
+# Packages of $(VENV), which requirements/torch.lock, ray.lock and fuzz.lock omit.
 IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)
-# Dependencies of PyTorch that requirements/dev.lock contains.
-IN_VENV := fsspec jinja2 markupsafe safetensors setuptools typing-extensions
 
 .PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
@@ -70,10 +68,10 @@ define OVER_VENV
 @echo 'import os, site, sys; site.addsitedir(os.path.join(os.path.dirname(sys.prefix), "$(VENV)", "lib", "python%d.%d" % sys.version_info[:2], "site-packages"))' > $$(echo $(1)/lib/python3*/site-packages)/over_venv.pth
 endef
 
-torch: $(TORCH)/.installed ## Create .torch, which adds the CPU build of PyTorch to .venv, to export PyTorch models
+torch: $(TORCH)/.installed ## Create .torch, which adds the CPU build of PyTorch and transformers to .venv, to export their models
 
 $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
-	@echo "Installing the CPU build of PyTorch into $(TORCH). PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL sets its source."
+	@echo "Installing the CPU build of PyTorch and transformers into $(TORCH). PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL sets its source."
 	$(BIN)/python -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
 	$(call OVER_VENV,$(TORCH))
@@ -231,7 +229,7 @@ lock: $(UV) ## Write requirements/*.lock again after a change of the requirement
 	$(COMPILE) $(UPGRADE) --output-file requirements/oip-clients.lock requirements/oip-clients.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/audit.lock requirements/audit.in
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
-	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_VENV:%=--no-emit-package %) --output-file requirements/torch.lock requirements/torch.in
+	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/torch.lock requirements/torch.in
 
 clean: ## Remove .venv, .torch, .ray, .fuzz, .oip-clients, .audit, caches, the models of the demo, and the benchmark environments
 	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(OIP_CLIENTS) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

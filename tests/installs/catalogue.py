@@ -67,11 +67,12 @@ INSTALLATIONS = (
         ("", "checkpoints of TensorFlow and Keras", "import tpuserve_exporter"),
         ("jax", "Orbax checkpoints of JAX", "import orbax.checkpoint"),
         ("torch", "PyTorch files; the size is that of PyTorch's CPU build", "import torch"),
+        ("huggingface", "Hugging Face directories, in addition to PyTorch files", "import transformers"),
         ("tpu", "device programs, and the check for a TPU", "import jax"),
         ("tflite", "checks of TensorFlow Lite models", "import ai_edge_litert.interpreter"),
         ("gcs", "publishing to `gs://`", "import gcsfs"),
         ("s3", "publishing to `s3://`", "import s3fs"),
-        heavy=("torch", "tpu"),
+        heavy=("torch", "huggingface", "tpu"),
     ),
     *_of(
         "tpuserve-loadtests",

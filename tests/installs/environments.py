@@ -23,6 +23,7 @@ _LOCKS = {
     "tpuserve-server[cuda]": ("pjrt", "cuda"),
     "tpuserve-server[ray]": ("dev", "ray"),
     "tpuserve-exporter[torch]": ("dev", "torch"),
+    "tpuserve-exporter[huggingface]": ("dev", "torch"),
 }
 
 

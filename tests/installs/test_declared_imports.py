@@ -13,7 +13,13 @@ from tests.support.wheels import META, PACKAGES, ROOT, read_project
 
 INSTALLED = packages_distributions()
 # Distributions by import name, if the environment of the tests lacks them or has several of this name.
-KNOWN = {"google": {"protobuf"}, "ray": {"ray"}, "torch": {"torch"}, "torchax": {"torchax"}}
+KNOWN = {
+    "google": {"protobuf"},
+    "ray": {"ray"},
+    "torch": {"torch"},
+    "torchax": {"torchax"},
+    "transformers": {"transformers"},
+}
 # Packages that come with a declared one, which is made for it or exports it.
 COMPANIONS = {
     "pydantic_core": "pydantic",

@@ -22,6 +22,7 @@ HEAVY = {
     "tpuserve-server[cuda]": {"jax-cuda13-pjrt", "jax", "flatbuffers"},
     "tpuserve-exporter[tpu]": {"libtpu", "jax", "tensorflow"},
     "tpuserve-exporter[torch]": {"torch", "torchax", "jax", "tensorflow"},
+    "tpuserve-exporter[huggingface]": {"torch", "torchax", "jax", "tensorflow", "transformers"},
 }
 
 # Prints the packages that modules of the first argument need and that are missing. gevent replaces modules first, as in

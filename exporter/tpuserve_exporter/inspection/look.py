@@ -7,6 +7,7 @@ from pathlib import Path
 from tpuserve_exporter.errors import SourceUnreadable
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX
+from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face
 
 _KERAS = (".keras", ".h5", ".hdf5")
 _TORCH = (".pt", ".pth", ".bin")
@@ -19,7 +20,7 @@ def inspect(path: Path, verify: bool = False, start: Callable[[], None] = lambda
     """
     if not path.exists() and not path.with_name(path.name + ".index").is_file():
         raise SourceUnreadable(f"{path} does not exist")
-    found = _read_without_tensorflow(path) if path.is_file() else None
+    found = _read_without_tensorflow(path)
     if found is not None:
         return found
     start()
@@ -27,6 +28,12 @@ def inspect(path: Path, verify: bool = False, start: Callable[[], None] = lambda
 
 
 def _read_without_tensorflow(path: Path) -> Contents | None:
+    if is_hugging_face(path):
+        from tpuserve_exporter.inspection.hugging_face import inspect_hugging_face
+
+        return inspect_hugging_face(path)
+    if not path.is_file():
+        return None
     if path.suffix in _KERAS:
         from tpuserve_exporter.inspection.keras_file import inspect_keras
 

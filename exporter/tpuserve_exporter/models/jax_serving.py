@@ -160,7 +160,7 @@ class ServedJax:
 def serve_jax(
     function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...], longest: int | None = None
 ) -> ServedJax:
-    """Convert a JAX function to a served function of any number of rows and of any length.
+    """Convert a JAX function to a served function of any number of rows and of any length, or its `longest`.
 
     If JAX cannot lower free lengths, the result takes lengths up to `longest`, the largest sequence bucket. If JAX
     cannot lower a free number of rows, the result has a program for each batch size. `variables` are the function's
@@ -197,7 +197,7 @@ def _serve(
 
 def _note_length(function: JaxFunction, refusals: Sequence[str]) -> tuple[str, ...]:
     """Describe the bounded length of a function that JAX refused with a free one."""
-    if function.longest is None:
+    if function.longest is None or not refusals:
         return ()
     names = ", ".join(dict.fromkeys(name for one in function.inputs.values() for name in one.lengths))
     return (

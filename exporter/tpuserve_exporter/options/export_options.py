@@ -13,7 +13,9 @@ from tpuserve_exporter.options.signature_request import SignatureRequest
 from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 
-SourceKind: TypeAlias = Literal["tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "savedmodel"]
+SourceKind: TypeAlias = Literal[
+    "tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "huggingface", "savedmodel"
+]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 VersionChoice: TypeAlias = int | Literal["next", "timestamp"]
 # `auto`, `raw`, `ema`, or the source's name for the part that holds the weights.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, SourceKind
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint
+from tpuserve_exporter.sources.hugging_face_directory import CONFIG, is_hugging_face
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.orbax.tree import find_orbax
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
@@ -51,6 +52,13 @@ KINDS = {
             "torch.file",
             extra="torch",
             packages=("torch", "torchax", "safetensors", "jax"),
+        ),
+        Kind(
+            "huggingface",
+            "a Hugging Face directory (config.json and weights)",
+            "torch.hugging_face",
+            extra="huggingface",
+            packages=("torch", "torchax", "safetensors", "jax", "transformers"),
         ),
         Kind("savedmodel", "a SavedModel", "saved_model.directory"),
     )
@@ -103,8 +111,13 @@ def open_as_kind(kind: SourceKind, source: Path, options: ModelOptions) -> Opene
 
 def _detect(source: Path, options: ModelOptions) -> SourceKind | None:
     with contextlib.suppress(ExportError):
-        return detect(source, options.builder is not None)
+        return detect(source, builds_itself(options))
     return None
+
+
+def builds_itself(options: ModelOptions) -> bool:
+    """Return whether --model is a function of the user, and not a class of transformers, which reads a directory."""
+    return options.builder is not None and not options.builder.startswith(_TRANSFORMERS)
 
 
 def require_packages(kind: SourceKind, name: str) -> None:
@@ -118,11 +131,12 @@ def require_packages(kind: SourceKind, name: str) -> None:
 
 
 # The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.
-DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "torch"]
+DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "huggingface", "torch"]
 TITLES: dict[DirectoryKind, str] = {
     "savedmodel": "a SavedModel",
     "orbax": "an Orbax checkpoint",
     "tf-ckpt": "a TensorFlow checkpoint",
+    "huggingface": "a Hugging Face model",
     "torch": "PyTorch weights",
 }
 # Values of --from.
@@ -130,10 +144,13 @@ OPTIONS: dict[DirectoryKind, str] = {
     "savedmodel": "savedmodel",
     "orbax": "orbax",
     "tf-ckpt": "tf2-ckpt (or tf1-ckpt)",
+    "huggingface": "huggingface",
     "torch": "torch",
 }
 _MODEL_FILES = (".keras", ".h5", ".pt", ".pth", ".pt2")
 _MOST_NAMED = 6
+# Beginnings of --model that name a class of the package transformers.
+_TRANSFORMERS = ("transformers:", "transformers.")
 
 
 def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
@@ -144,8 +161,11 @@ def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
         "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
         "orbax": find_orbax(directory),
         "tf-ckpt": next((name for name in names if name.endswith(".index")), None) or state_file,
+        "huggingface": CONFIG if is_hugging_face(directory) else None,
         "torch": next((name for name in names if name.endswith(".safetensors")), None),
     }
+    # The weights of a Hugging Face directory are not a second source.
+    found["torch"] = None if found["huggingface"] else found["torch"]
     return {kind: name for kind, name in found.items() if name is not None}
 
 
@@ -177,7 +197,8 @@ _TORCH_SUFFIXES = (".pt", ".pth", ".pt2", ".safetensors")
 def detect(source: Path, has_builder: bool = True) -> SourceKind:
     """Return the kind of `source`. Raises SourceUnreadable with the kinds that were looked for.
 
-    A checkpoint by name may have its graph in a .meta file. Without a builder, that file is the source.
+    A checkpoint by name may have its graph in a .meta file. Without a builder, that file is the source. With one, the
+    weights in a Hugging Face directory are for the builder's module.
     """
     if source.is_dir():
         return _detect_directory(source, has_builder)
@@ -208,6 +229,8 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
     # A file shows the kind of its directory. A subdirectory shows it only if the directory has no other source.
     if kinds[kind].endswith("/") and (others := list_others(source, kind)):
         raise SourceUnreadable(_explain_several(source, kinds, others))
+    if kind == "huggingface" and has_builder:
+        return "torch"
     return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind
 
 

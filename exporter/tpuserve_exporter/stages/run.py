@@ -23,7 +23,7 @@ from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.preflight import Preflight
 from tpuserve_exporter.signatures.labels import read_labels
 from tpuserve_exporter.sources.checkpoint_path import source_errors
-from tpuserve_exporter.sources.kinds import detect, open_as_kind, open_source
+from tpuserve_exporter.sources.kinds import builds_itself, detect, open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import saved_values
@@ -117,7 +117,7 @@ def _open_kind(options: ExportOptions, live: object | None) -> OpenedSource:
     model = replace(options.model, as_function=bool(options.signatures or options.batching))
     if options.kind is not None:
         return open_as_kind(options.kind, options.source, model)
-    return open_source(detect(options.source, model.builder is not None), options.source, model)
+    return open_source(detect(options.source, builds_itself(model)), options.source, model)
 
 
 def _check_weights(job: Job, source: OpenedSource) -> None:

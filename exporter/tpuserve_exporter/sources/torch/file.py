@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from tpuserve_exporter.models.builder import builder_failure, check_arguments, d
 from tpuserve_exporter.models.frameworks import quiet
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.models.naming import check_names
-from tpuserve_exporter.options.export_options import ModelOptions
+from tpuserve_exporter.options.export_options import InputNaming, ModelOptions, SourceKind
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.torch.program import Module
 from tpuserve_exporter.sources.torch.program_file import read_program
@@ -40,15 +41,20 @@ def open_live_torch(model: object, name: str, options: ModelOptions) -> OpenedSo
     """Open a module or program of this process, with weights on any device. Leave it unchanged."""
     if isinstance(model, ExportedProgram):
         program = SavedProgram(model, options.inputs)
-        return _opened(
-            name, program, Outputs.read(program.returned(), options.outputs), options, report=program.report(LIVE)
+        return serve_opened(
+            "torch",
+            name,
+            program,
+            Outputs.read(program.returned(), options.outputs),
+            options,
+            report=program.report(LIVE),
         )
     if not isinstance(model, torch.nn.Module):
         raise OptionConflict(f"cannot export {name}. From torch, pass an nn.Module or a program of torch.export")
     module = copy.deepcopy(model).cpu().eval()
     copied = Module(module, _inputs(module, options), options.sequences.longest)
     outputs = Outputs.read(copied.returned(), options.outputs)
-    return _opened(name, copied, outputs, options, values=dict.fromkeys(copied.state(), LIVE))
+    return serve_opened("torch", name, copied, outputs, options, values=dict.fromkeys(copied.state(), LIVE))
 
 
 def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
@@ -56,7 +62,7 @@ def _open_program(source: Path, options: ModelOptions) -> OpenedSource:
         raise OptionConflict(f"{source.name} is a program and needs no model. Omit --model")
     program = SavedProgram(read_program(source, options.unsafe), options.inputs)
     outputs = Outputs.read(program.returned(), options.outputs)
-    return _opened(source.name, program, outputs, options, report=program.report())
+    return serve_opened("torch", source.name, program, outputs, options, report=program.report())
 
 
 def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
@@ -65,10 +71,11 @@ def _open_weights(source: Path, options: ModelOptions) -> OpenedSource:
     report = restore(module, file, options)
     model = Module(module.eval(), _inputs(module, options), options.sequences.longest)
     outputs = Outputs.read(model.returned(), options.outputs)
-    return _opened(source.name, model, outputs, options, file.step, report)
+    return serve_opened("torch", source.name, model, outputs, options, file.step, report)
 
 
-def _opened(
+def serve_opened(
+    kind: SourceKind,
     name: str,
     model: Module | SavedProgram,
     outputs: Outputs,
@@ -77,10 +84,11 @@ def _opened(
     report: RestoreReport | None = None,
     values: Origins | None = None,
 ) -> OpenedSource:
+    """Lower a model, and return it with torch as the reference. Raises OptionConflict, CannotLower, BuilderFailed."""
     with quiet():
         served = serve_torch(model, outputs, options)
     return OpenedSource(
-        kind="torch",
+        kind=kind,
         name=name,
         model=served.function,
         reference=TorchReference(model, outputs),
@@ -122,10 +130,14 @@ def _inputs(module: torch.nn.Module, options: ModelOptions) -> dict[str, JaxInpu
             "the inputs of a torch module are unknown. Describe each with --input 'name:dtype[batch,...]'. Its "
             f"forward takes ({arguments})"
         )
-    names = [naming.name for naming in options.inputs]
-    check_names(names)
+    return read_inputs(options.inputs)
+
+
+def read_inputs(namings: Sequence[InputNaming]) -> dict[str, JaxInput]:
+    """Return the inputs of --input options with dtype and shape. Raises OptionConflict."""
+    check_names([naming.name for naming in namings])
     inputs: dict[str, JaxInput] = {}
-    for naming in options.inputs:
+    for naming in namings:
         find_dtype(str(naming.dtype))
         dims = naming.dims or ()
         named = [_word(dim) or f"{naming.name}_{axis}" for axis, dim in enumerate(dims)]

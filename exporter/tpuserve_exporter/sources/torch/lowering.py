@@ -297,7 +297,7 @@ class _JaxInterpreter(torch.fx.Interpreter):  # type: ignore[misc]  # torch is u
         if not isinstance(target, _OPERATIONS):
             return super().call_function(target, args, kwargs)
         try:
-            return _find(target).func(*args, **kwargs)
+            return _find(target).func(*_plain(args), **_plain(kwargs))
         except Exception as error:  # JAX and torchax may raise anything
             raise LoweringFailed(f"{target}: {type(error).__name__}: {reason_of(error)}") from error
 
@@ -331,6 +331,13 @@ def name_dtypes(graph: Any) -> None:  # noqa: ANN401 - torch is untyped here
         takes_tensors = any("Tensor" in str(one.type) for one in arguments)
         if not takes_tensors and any(one.name == "dtype" and one.kwarg_only for one in arguments):
             node.kwargs = {**node.kwargs, "dtype": value.dtype}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - arguments of a node
+    """Return arguments with lists that torchax may change. Those of a graph are immutable."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def _find(target: Any) -> Any:  # noqa: ANN401 - torchax has no types

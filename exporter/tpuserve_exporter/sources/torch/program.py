@@ -30,12 +30,14 @@ class RowsFixed(Exception):
 class Module:
     """A module in eval mode with its inputs, which it takes by keyword or in order.
 
-    `longest` is the largest sequence bucket, or None if every length must fit.
+    `longest` is the largest sequence bucket, or None if every length must fit. `limit` is the model's own longest
+    sequence, or None if it has no limit.
     """
 
     module: torch.nn.Module
     inputs: Mapping[str, JaxInput]
     longest: int | None = None
+    limit: int | None = None
     _programs: dict[int | None, ExportedProgram] = field(default_factory=dict)
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the module returns
@@ -54,8 +56,9 @@ class Module:
         return self._programs[rows]
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return parameters and buffers by name. A tensor with several names has the first."""
-        return dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        """Return parameters and buffers by name. A tensor may have several names, of which a program reads one."""
+        parameters = self.module.named_parameters(remove_duplicate=False)
+        return dict(parameters) | dict(self.module.named_buffers(remove_duplicate=False))
 
     def returned(self) -> Any:  # noqa: ANN401 - whatever the module returns
         """Return placeholders for the outputs. Raises the errors of `trace` except RowsFixed."""
@@ -65,7 +68,7 @@ class Module:
             return placeholders(self.trace(_ROWS))
 
     def _trace(self, rows: int | None) -> ExportedProgram:
-        tensors = _zeros(self.inputs, rows or _ROWS, self.longest)
+        tensors = _zeros(self.inputs, rows or _ROWS, self.longest or self.limit)
         free = {name: _free_dimensions(one, rows) for name, one in self.inputs.items()}
         shapes: Any = self._by_name(free) or self._positional(free)
         try:

@@ -23,6 +23,7 @@ class SavedProgram:
     def __init__(self, program: ExportedProgram, namings: Sequence[InputNaming]) -> None:
         """Name the inputs. Raises OptionConflict if the `given` names, dtypes and sizes do not fit the program."""
         self._program = program
+        self.limit = None
         self.inputs = _name(taken(program), namings)
         # Guards would refuse a single row for a program with a free number of rows that was exported with several.
         self._module = program.module(check_guards=False)

@@ -27,6 +27,10 @@ class TorchModel(Protocol):
     @property
     def inputs(self) -> Mapping[str, JaxInput]: ...
 
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence that the model takes, or None if it has no limit."""
+
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the model returns
         """Return torch's outputs, computed on the CPU."""
 
@@ -62,9 +66,9 @@ class TorchReference:
 
 def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> ServedJax:
     """Convert a torch model to a served function. Raises OptionConflict, CannotLower and BuilderFailed."""
-    lowered = _Lowered(model, outputs, options.compute_dtype)
+    lowered = _Lowered(model, outputs, options.compute_dtype, options.batch_sizes[0])
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
-    function = JaxFunction(lowered.call, params, model.inputs, traced=True)
+    function = JaxFunction(lowered.call, params, model.inputs, traced=True, longest=model.limit)
     served = serve_jax(function, Variables.of(params), options.batch_sizes, options.sequences.longest)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
@@ -72,26 +76,24 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
 class _Lowered:
     """A model's lowered programs: one for any number of rows or, if torch fixes it, one for each requested number."""
 
-    def __init__(self, model: TorchModel, outputs: Outputs, dtype: ComputeDtype) -> None:
+    def __init__(self, model: TorchModel, outputs: Outputs, dtype: ComputeDtype, rows: int) -> None:
         self._model = model
         self._outputs = outputs
         self._dtype = dtype
-        self._names: set[str] | None = None
         self._sized: dict[int, JaxProgram] = {}
         self._fixed: RowsFixed | None = None
         try:
             program = model.trace()
         except RowsFixed as error:
             self._fixed = error
+            program = model.trace(rows)
         else:
-            self._names = set(state_names(program))
             self._free = lower(program, dtype)
+        self._names = set(state_names(program))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the parameters and buffers that the program reads, or all if there are several programs."""
-        return {
-            name: tensor for name, tensor in self._model.state().items() if self._names is None or name in self._names
-        }
+        """Return the parameters and buffers that the programs read, by their names there."""
+        return {name: tensor for name, tensor in self._model.state().items() if name in self._names}
 
     def call(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the outputs by name, as `JaxFunction.call` does."""

@@ -17,6 +17,7 @@ import torch
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
+from tpuserve_exporter.sources.hugging_face_directory import BIN_INDEX_SUFFIX, find_weights
 from tpuserve_exporter.sources.part_roles import is_torch_optimizer
 
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
@@ -49,27 +50,31 @@ def read_weights(path: Path, unsafe: bool) -> WeightsFile:
 
     If the format allows, tensors are mapped from the file and read on first use.
     """
-    if path.is_dir() or path.name.endswith(INDEX_SUFFIX):
-        return WeightsFile(path.name, {"": _read_shards(_find_index(path))})
-    if path.suffix == ".safetensors":
-        return WeightsFile(path.name, {"": _read_safetensors(path)})
-    return _sort_out(path.name, _load(path, unsafe))
+    file = _find_file(path) if path.is_dir() else path
+    if file.name.endswith((INDEX_SUFFIX, BIN_INDEX_SUFFIX)):
+        return WeightsFile(path.name, {"": _read_shards(file, unsafe)})
+    if file.suffix == ".safetensors":
+        return WeightsFile(path.name, {"": _read_safetensors(file)})
+    return _sort_out(path.name, _load(file, unsafe))
 
 
-def _find_index(path: Path) -> Path:
-    """Return the index in a directory, or its only safetensors file. Raises SourceUnreadable."""
-    if not path.is_dir():
-        return path
-    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
+def _find_file(directory: Path) -> Path:
+    """Return transformers' file or index in a directory, or its only other index or safetensors file.
+
+    Raises SourceUnreadable.
+    """
+    if (weights := find_weights(directory)) is not None:
+        return weights
+    found = sorted(directory.glob(f"*{INDEX_SUFFIX}")) or sorted(directory.glob("*.safetensors"))
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
-        raise SourceUnreadable(f"{path.name} must contain one {INDEX_SUFFIX} or one .safetensors, but contains {names}")
+        raise SourceUnreadable(
+            f"{directory.name} must contain one {INDEX_SUFFIX} or one .safetensors, but contains {names}"
+        )
     return found[0]
 
 
-def _read_shards(index: Path) -> dict[str, torch.Tensor]:
-    if index.suffix == ".safetensors":
-        return _read_safetensors(index)
+def _read_shards(index: Path, unsafe: bool) -> dict[str, torch.Tensor]:
     shard_of = read_index(index)
     shards = sorted(set(shard_of.values()))
     missing = [shard.name for shard in shards if not shard.is_file()]
@@ -77,7 +82,7 @@ def _read_shards(index: Path) -> dict[str, torch.Tensor]:
         raise SourceUnreadable(f"{index.name} lists shards that are missing: {', '.join(missing)}")
     tensors: dict[str, torch.Tensor] = {}
     for shard in shards:
-        tensors |= _read_safetensors(shard)
+        tensors |= _read_safetensors(shard) if shard.suffix == ".safetensors" else _tensors(_load(shard, unsafe))
     lost = sorted(shard_of.keys() - tensors.keys())
     if lost:
         raise SourceUnreadable(f"{index.name} lists tensors that its shards lack: {', '.join(lost)}")
