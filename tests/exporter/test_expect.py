@@ -202,6 +202,25 @@ def test_records_are_examples_of_a_signature_that_parses_them(export: Export, fo
     assert (metric["labels"], metric["value"]) == ("y", 1)
 
 
+def test_texts_of_a_csv_file_go_to_the_signature_that_runs_on_them(
+    export: Export, folder: Path, tmp_path: Path
+) -> None:
+    names = np.array(["left", "right", "up", "down"])
+    words = ["one two zero", "two", "zero one", "one, or two"]
+    numbers = np.array([[1, 2, 0], [2, 0, 0], [0, 1, 0], [9, 9, 2]])  # 9 is an unknown word
+    rows = [f'"{text}",{name}' for text, name in zip(words, names[(numbers @ WIDE).argmax(-1)], strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["sentence,class", *rows]))
+    (tmp_path / "labels.txt").write_text("\n".join(names))
+    signatures = [f"--signature={one}" for one in ("a=classify", "b=tests.exporter.signature_functions:words")]
+    given = ("--labels", tmp_path / "labels.txt", "--labelled", tmp_path / "rows.csv", "--label-key", "class")
+    finished = export(
+        folder / "trained.keras", tmp_path / "m", *SIZES, *signatures, *given, *expect("accuracy(scores)>=1")
+    )
+    assert finished.code == 0, finished.err
+    [metric] = read_manifest(tmp_path / "m/1")["evaluation"]["metrics"]
+    assert (metric["signature"], metric["value"]) == ("b", 1)
+
+
 def language_model() -> keras.Model:
     """Build a model of token pairs, whose scores of the successor are 2 higher: `ids` [batch, length] → `next`."""
     ids = keras.Input((None,), dtype="int32", name="ids")

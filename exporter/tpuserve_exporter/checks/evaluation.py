@@ -18,6 +18,7 @@ from tpuserve_exporter.options.export_options import SequenceOptions
 from tpuserve_exporter.options.signature_request import DEFAULT_SIGNATURE
 from tpuserve_exporter.signatures.labels import LABELS_FILE, read_labels
 from tpuserve_exporter.terms.domain import Sampled
+from tpuserve_exporter.terms.samples import refusal_of
 from tpuserve_exporter.terms.signature import Signature, Tensors
 from tpuserve_exporter.version.loaded_model import open_session
 from tpuserve_formats.manifest import MANIFEST_FILE
@@ -179,7 +180,10 @@ def _choose(
         try:
             rows = SignatureRows(labelled, signature, batch_sizes)
             key = rows.labels_of(expectation)
-            next(rows.batches([key], model))
+            first = next(rows.batches([key], model))
+            # Several signatures may take the same rows of strings, of which one parses tf.Examples.
+            if refusal := refusal_of(signature, first.inputs, model):
+                raise SamplesUnfit(refusal)
         except SamplesUnfit as error:
             reasons.append(f"{signature.name}: {error}")
             continue
