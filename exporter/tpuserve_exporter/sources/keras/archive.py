@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 5
 _LAMBDA = "Lambda layer "
 _WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json"
+# Initializers whose values a layer may keep.
+_FIXED = frozenset({"Constant", "Identity", "IdentityInitializer", "Ones", "Zeros", "STFT", "STFTInitializer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,19 @@ class KerasArchive:
             "so that only the weights are read. If you trust the file's author, use --unsafe",
             layers=layers or found,
         )
+
+    @contextlib.contextmanager
+    def unpacked(self, initializer: str) -> Iterator[Path]:
+        """Yield a directory with the content of a `.keras` file, and `initializer` in place of Keras' random ones.
+
+        Keras reads a directory variable by variable, but an archive as a whole. Raises SourceUnreadable.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            with reading(self.path), zipfile.ZipFile(self.path) as archive:
+                archive.extractall(directory)
+            config = json.dumps(_initialize_with(initializer, self.config))
+            Path(directory, _CONFIG).write_text(config, encoding="utf-8")
+            yield Path(directory)
 
     @contextlib.contextmanager
     def open_weights(self) -> "Iterator[h5py.File]":
@@ -99,6 +114,17 @@ def _read_h5(path: Path) -> KerasArchive:
     return KerasArchive(
         path, str(attributes.get("keras_version", "")), config, _optimizer(training.get("optimizer_config"))
     )
+
+
+def _initialize_with(initializer: str, config: Any) -> Any:  # noqa: ANN401 - parsed JSON
+    """Return the configuration with another initializer in place of each random one of Keras."""
+    if isinstance(config, list):
+        return [_initialize_with(initializer, one) for one in config]
+    if not isinstance(config, dict):
+        return config
+    if config.get("module") == "keras.initializers" and config.get("class_name") not in _FIXED:
+        return {"module": None, "class_name": initializer, "config": {}, "registered_name": initializer}
+    return {key: _initialize_with(initializer, value) for key, value in config.items()}
 
 
 def _optimizer(config: object) -> dict[str, Any]:

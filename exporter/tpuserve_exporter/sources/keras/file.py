@@ -6,7 +6,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,8 +129,29 @@ def _load_model(archive: KerasArchive, options: ModelOptions) -> "keras.Model":
     import keras
 
     keras.backend.clear_session()
+    how = {"compile": False, "safe_mode": not options.unsafe}
     with _reading(archive), _nothing_skipped(archive.path):
-        return keras.saving.load_model(archive.path, compile=False, safe_mode=not options.unsafe)
+        if archive.path.suffix == ".h5":
+            return keras.saving.load_model(archive.path, **how)
+        unset = _register_unset()
+        with archive.unpacked(unset.__name__) as folder:
+            return keras.saving.load_model(folder, **how)
+
+
+def _register_unset() -> "type[keras.Initializer]":
+    """Return an initializer of Keras that takes no memory: the file has all values. Keras can find it by its name."""
+    import keras
+    import tensorflow as tf
+
+    class TpuserveUnset(keras.Initializer):  # type: ignore[misc]  # Keras is untyped
+        def __call__(self, shape: Sequence[int], dtype: Any = None, **_: object) -> tf.Tensor:  # noqa: ANN401 - as Keras
+            return tf.raw_ops.Empty(shape=shape, dtype=keras.backend.standardize_dtype(dtype))
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    keras.saving.get_custom_objects()[TpuserveUnset.__name__] = TpuserveUnset
+    return TpuserveUnset
 
 
 @contextlib.contextmanager
