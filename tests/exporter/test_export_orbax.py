@@ -272,7 +272,7 @@ with ocp.StandardCheckpointer() as checkpointer:
 def test_arrays_sharded_over_devices_that_are_not_here_are_read_whole(tensorflow: None, tmp_path: Path) -> None:
     import jax
 
-    from tpuserve_exporter.sources.orbax.tree import OrbaxTree
+    from tpuserve_exporter.sources.trees.orbax import OrbaxTree
 
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     arguments = [sys.executable, "-c", _SAVE_SHARDED, str(tmp_path / "sharded")]

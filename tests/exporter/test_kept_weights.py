@@ -20,14 +20,14 @@ Array = np.ndarray[Any, Any]
 def restore(path: Path, weights: str = "auto", decay: float | None = None) -> tuple[Mapping[str, Array], RestoreReport]:
     """Return the values that an export of the checkpoint would serve, and the report."""
     from tpuserve_exporter.models.jax_model import build_jax_model, read_inputs
-    from tpuserve_exporter.sources.orbax import checkpoint
-    from tpuserve_exporter.sources.orbax.tree import OrbaxTree
+    from tpuserve_exporter.sources.trees import restore as restoring
+    from tpuserve_exporter.sources.trees.orbax import OrbaxTree
 
     builder = "tests.exporter.kept_weights:mlp"
     inputs = (InputNaming.parse("x:float32[batch,6]"),)
     options = ModelOptions(builder=builder, inputs=inputs, weights=weights, weights_decay=decay)
     model = build_jax_model(builder, options, read_inputs(options))
-    _, variables, report = checkpoint.restore(model, OrbaxTree(path), options)
+    _, variables, report = restoring.restore(model, OrbaxTree(path), options)
     return {name: np.asarray(value) for name, value in variables.arrays().items()}, report
 
 

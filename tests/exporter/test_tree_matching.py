@@ -5,8 +5,8 @@ import pytest
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import Rename, Weights
-from tpuserve_exporter.sources.orbax.checkpoint import sort_leftover
-from tpuserve_exporter.sources.orbax.tree_matching import match_trees
+from tpuserve_exporter.sources.trees.restore import sort_leftover
+from tpuserve_exporter.sources.trees.tree_matching import match_trees
 from tpuserve_exporter.terms.restore_report import ArraySpec
 
 Specs = dict[KeyPath, ArraySpec]

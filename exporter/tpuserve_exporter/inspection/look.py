@@ -4,10 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tpuserve_exporter.errors import SourceUnreadable
+from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource
 from tpuserve_exporter.inspection.contents import Contents
+from tpuserve_exporter.inspection.tree import inspect_tree
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX
 from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face
+from tpuserve_exporter.sources.trees.flax_file import FlaxTree, find_flax, is_flax
+from tpuserve_exporter.sources.trees.npz_file import NpzTree, is_npz
+from tpuserve_exporter.sources.trees.pickles import explain_pickle, is_pickle
+from tpuserve_exporter.sources.trees.zarr_directory import ZarrTree, find_zarr
 
 _KERAS = (".keras", ".h5", ".hdf5")
 _TORCH = (".pt", ".pth", ".bin")
@@ -50,6 +55,12 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
         from tpuserve_exporter.inspection.torch_file import inspect_torch_program
 
         return inspect_torch_program(path)
+    if is_npz(path):
+        return inspect_tree("NumPy file", NpzTree(path), path)
+    if is_flax(path):
+        return inspect_tree("Flax file", FlaxTree(path), path)
+    if is_pickle(path):
+        raise UnsafeSource(explain_pickle(path))
     return None
 
 
@@ -62,7 +73,7 @@ def _read_file(path: Path) -> Contents:
         return inspect_checkpoint(path)
     raise SourceUnreadable(
         f"cannot inspect {path.name}. Expected a checkpoint's prefix or .index, .meta, .keras, .h5, .safetensors, "
-        ".pt, .pt2, or a directory"
+        ".pt, .pt2, .msgpack, .npz, or a directory"
     )
 
 
@@ -70,12 +81,14 @@ def _read_directory(path: Path, verify: bool) -> Contents:
     from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint
     from tpuserve_exporter.inspection.orbax import inspect_orbax
     from tpuserve_exporter.inspection.saved_model import inspect_saved_model
-    from tpuserve_exporter.sources.orbax.tree import is_orbax
+    from tpuserve_exporter.sources.trees.orbax import is_orbax
 
     if _is_saved_model(path):
         return inspect_saved_model(path, verify)
     if versions := [one for one in path.iterdir() if one.name.isdecimal() and _is_saved_model(one)]:
         return _add_versions(inspect_saved_model(max(versions, key=_number), verify), path, versions)
+    if find_zarr(path) is not None:
+        return inspect_tree("checkpoint of zarr directories", ZarrTree(path), path)
     if (path / "checkpoint").is_file() or any(path.glob("*.index")):
         return inspect_checkpoint(path)
     if is_orbax(path):
@@ -84,6 +97,8 @@ def _read_directory(path: Path, verify: bool) -> Contents:
         from tpuserve_exporter.inspection.torch_file import inspect_safetensors
 
         return inspect_safetensors(indexes[0])
+    if find_flax(path) is not None:
+        return inspect_tree("Flax file", FlaxTree(path), path)
     raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions")
 
 

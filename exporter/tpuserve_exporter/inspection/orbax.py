@@ -3,23 +3,21 @@
 import ast
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
-from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
-from tpuserve_exporter.sources.orbax.kept_weights import KeptStates
-from tpuserve_exporter.sources.orbax.tree import TREE_FILE, OrbaxLayout, find_layout
-from tpuserve_exporter.sources.orbax.tree_matching import unbox
-from tpuserve_exporter.sources.part_roles import Role
+from tpuserve_exporter.inspection.tree import list_arrays, list_roles
+from tpuserve_exporter.models.tree_path import TreeNames
+from tpuserve_exporter.sources.trees.orbax import TREE_FILE, OrbaxLayout, OrbaxTree, find_layout
 
 
 def inspect_orbax(path: Path) -> Contents:
     """Return the contents of an Orbax checkpoint. Raises SourceUnreadable."""
     layout = find_layout(path)
     known = all(importlib.util.find_spec(package) is not None for package in ("jax", "orbax"))
-    arrays = tuple(_list_arrays(path) if known else _list_names(layout))
+    arrays = list_arrays(OrbaxTree(path)) if known else tuple(_list_names(layout))
     files = {
         one.relative_to(path).as_posix(): one.stat().st_size
         for item in layout.items.values()
@@ -33,15 +31,6 @@ def inspect_orbax(path: Path) -> Contents:
     return Contents(kind="Orbax checkpoint", name=layout.name, facts=facts, arrays=arrays, files=files, notes=notes)
 
 
-def _list_arrays(path: Path) -> Iterator[StoredArray]:
-    from tpuserve_exporter.sources.orbax.tree import OrbaxTree
-
-    arrays = OrbaxTree(path).arrays
-    names, roles = TreeNames(arrays), _list_roles(arrays)
-    for keys, spec in arrays.items():
-        yield StoredArray(names.name(keys), spec.dtype, spec.shape, roles[keys])
-
-
 def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
     """Yield the arrays of the trees' metadata, which writes each path as a Python tuple of strings."""
     for item, directory in layout.items.items():
@@ -51,12 +40,5 @@ def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
         except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
             raise SourceUnreadable(f"cannot read {layout.name}/{TREE_FILE}: {reason_of(error)}") from error
         names = TreeNames(paths := [(item, *path) if item else path for path in paths])
-        roles = _list_roles(paths)
+        roles = list_roles(paths)
         yield from (StoredArray(names.name(keys), None, None, roles[keys]) for keys in paths)
-
-
-def _list_roles(paths: Iterable[KeyPath]) -> dict[KeyPath, Role]:
-    """Return the role that each array has in an export."""
-    bare = unbox(paths)
-    states = KeptStates(bare)
-    return {original: states.role_of_array(path) for path, original in bare.items()}

@@ -14,7 +14,7 @@ from tpuserve_exporter.options.store_uri import OutBase
 from tpuserve_exporter.options.tpu import DeviceMesh, ShardRule, TpuTopology
 
 SourceKind: TypeAlias = Literal[
-    "tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "torch", "huggingface", "savedmodel"
+    "tf2-ckpt", "tf1-ckpt", "tf1-meta", "keras", "orbax", "flax", "zarr", "npz", "torch", "huggingface", "savedmodel"
 ]
 ComputeDtype: TypeAlias = Literal["keep", "float32", "bfloat16"]
 VersionChoice: TypeAlias = int | Literal["next", "timestamp"]

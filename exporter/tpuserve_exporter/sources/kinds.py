@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable
+from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable, UnsafeSource
 from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, SourceKind
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint
 from tpuserve_exporter.sources.hugging_face_directory import CONFIG, is_hugging_face
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.orbax.tree import find_orbax
+from tpuserve_exporter.sources.trees.flax_file import find_flax, is_flax
+from tpuserve_exporter.sources.trees.npz_file import is_npz
+from tpuserve_exporter.sources.trees.orbax import find_orbax
+from tpuserve_exporter.sources.trees.pickles import explain_pickle, is_pickle
+from tpuserve_exporter.sources.trees.zarr_directory import find_zarr
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
 
 if TYPE_CHECKING:
@@ -45,7 +49,16 @@ KINDS = {
         Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1.checkpoint"),
         Kind("tf1-meta", "a .meta graph of TensorFlow 1 with its checkpoint", "tf1.meta"),
         Kind("keras", "a .keras or .h5 file", "keras.file"),
-        Kind("orbax", "an Orbax checkpoint", "orbax.checkpoint", "jax", ("jax", "flax", "orbax")),
+        Kind("orbax", "an Orbax checkpoint", "trees.orbax", "jax", ("jax", "flax", "orbax")),
+        Kind("flax", "a Flax file (.msgpack, or checkpoint_100)", "trees.flax_file", "jax", ("jax", "flax")),
+        Kind(
+            "zarr",
+            "a checkpoint of zarr directories (T5X, PaxML)",
+            "trees.zarr_directory",
+            extra="jax",
+            packages=("jax", "flax", "tensorstore"),
+        ),
+        Kind("npz", "an .npz file of parameters", "trees.npz_file", "jax", ("jax", "flax")),
         Kind(
             "torch",
             "a PyTorch model (.pt, .pt2 or safetensors)",
@@ -131,23 +144,27 @@ def require_packages(kind: SourceKind, name: str) -> None:
 
 
 # The contents of a TensorFlow checkpoint show whether it is one of TF2 or TF1.
-DirectoryKind = Literal["savedmodel", "orbax", "tf-ckpt", "huggingface", "torch"]
+DirectoryKind = Literal["savedmodel", "orbax", "zarr", "tf-ckpt", "huggingface", "torch", "flax"]
 TITLES: dict[DirectoryKind, str] = {
     "savedmodel": "a SavedModel",
     "orbax": "an Orbax checkpoint",
+    "zarr": "a checkpoint of zarr directories",
     "tf-ckpt": "a TensorFlow checkpoint",
     "huggingface": "a Hugging Face model",
     "torch": "PyTorch weights",
+    "flax": "a Flax file",
 }
 # Values of --from.
 OPTIONS: dict[DirectoryKind, str] = {
     "savedmodel": "savedmodel",
     "orbax": "orbax",
+    "zarr": "zarr",
     "tf-ckpt": "tf2-ckpt (or tf1-ckpt)",
     "huggingface": "huggingface",
     "torch": "torch",
+    "flax": "flax",
 }
-_MODEL_FILES = (".keras", ".h5", ".pt", ".pth", ".pt2")
+_MODEL_FILES = (".keras", ".h5", ".pt", ".pth", ".pt2", ".npz")
 _MOST_NAMED = 6
 # Beginnings of --model that name a class of the package transformers.
 _TRANSFORMERS = ("transformers:", "transformers.")
@@ -156,16 +173,22 @@ _TRANSFORMERS = ("transformers:", "transformers.")
 def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
     """Return the kinds that the directory itself can be, each with the file or subdirectory that shows it."""
     names = sorted(path.name for path in directory.iterdir() if path.is_file())
-    state_file = "checkpoint" if "checkpoint" in names else None
+    zarr = find_zarr(directory)
+    # T5X has a file of the name that TensorFlow gives to its list of checkpoints.
+    state_file = "checkpoint" if "checkpoint" in names and zarr != "checkpoint" else None
+    torch = next((name for name in names if name.endswith(".safetensors")), None)
     found: dict[DirectoryKind, str | None] = {
         "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
         "orbax": find_orbax(directory),
+        "zarr": zarr,
         "tf-ckpt": next((name for name in names if name.endswith(".index")), None) or state_file,
         "huggingface": CONFIG if is_hugging_face(directory) else None,
-        "torch": next((name for name in names if name.endswith(".safetensors")), None),
+        "torch": torch,
+        "flax": find_flax(directory),
     }
-    # The weights of a Hugging Face directory are not a second source.
+    # The weights of a Hugging Face directory are not a second source. It has the same weights for each framework.
     found["torch"] = None if found["huggingface"] else found["torch"]
+    found["flax"] = None if found["huggingface"] or found["torch"] else found["flax"]
     return {kind: name for kind, name in found.items() if name is not None}
 
 
@@ -208,14 +231,21 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
         return "keras"
     if source.is_file() and _is_torch(source):
         return "torch"
+    if source.is_file() and is_npz(source):
+        return "npz"
     if source.suffix == ".index" or source.with_name(source.name + ".index").is_file() or is_old_checkpoint(source):
         return _detect_checkpoint(source, has_builder)
+    if source.is_file() and is_flax(source):
+        return "flax"
     if not source.exists():
         raise SourceUnreadable(
             f"there is no file or directory {source}, and no checkpoint of that name{_others(source)}"
         )
+    if is_pickle(source):
+        raise UnsafeSource(explain_pickle(source))
     raise SourceUnreadable(
-        f"the kind of {source} is unknown: it is not .keras, .h5, .pt, .pt2, safetensors, a checkpoint or a SavedModel"
+        f"the kind of {source} is unknown: it is not .keras, .h5, .pt, .pt2, safetensors, .msgpack, .npz, a checkpoint "
+        "or a SavedModel"
     )
 
 

@@ -15,7 +15,7 @@ class Role(StrEnum):
 
 
 # Common keys for these parts. Averages of gradients belong to the optimizer.
-_OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?|param_states", re.IGNORECASE)
 _GRADIENTS = re.compile(
     r"(.*_)?(grads?|gradients?|updates?|moments?|momentum|velocity|exp_avg|exp_avg_sq)(_.*)?", re.IGNORECASE
 )

@@ -1,9 +1,10 @@
 """JAX models in the kinds of checkpoints that people have, and refusals with a next step."""
 
-from tests.strangers.stranger import Export, Refusal, Stranger
+from tests.strangers.stranger import BFLOAT16, Export, Refusal, Stranger, Tolerance
 
 MODELS = "tests.strangers.models.jax_checkpoints"
 BATCH_SIZES = ("--batch-sizes", "1,8")
+DEFAULT = Tolerance()
 
 
 def _export(
@@ -15,6 +16,13 @@ def _export(
 
 
 _IDS = ("--input", "ids:int32[batch,length]")
+_SEVEN = ("--input", "ids:int32[batch,7]")
+
+
+def _encoder(name: str, *sources: tuple[str, str], tolerance: Tolerance = DEFAULT) -> Stranger:
+    exports = tuple(_export(*one, "encoder", *_SEVEN) for one in sources)
+    return Stranger(name, f"{MODELS}:save_{name}", exports, tolerance=tolerance)
+
 
 STRANGERS = (
     Stranger(
@@ -31,4 +39,19 @@ STRANGERS = (
             ),
         ),
     ),
+    Stranger(
+        "msgpack",
+        f"{MODELS}:save_msgpack",
+        (
+            _export("to_bytes", "params.msgpack", "encoder", *_SEVEN),
+            _export("save_checkpoint", "steps", "encoder", *_SEVEN),
+            _export("flax_model.msgpack", "whole", "encoder", *_SEVEN),
+            _export("shards", "shards", "encoder", *_SEVEN),
+            _export("pickle", "params.pkl", "encoder", *_SEVEN, refusal=Refusal(11, "s.to_bytes(pickle.load(open(")),
+        ),
+    ),
+    _encoder("t5x", ("directory", "run"), ("step", "run/checkpoint_1000000"), tolerance=BFLOAT16),
+    _encoder("pax", ("directory", "checkpoints")),
+    _encoder("npz", ("big_vision", "checkpoint.npz"), tolerance=BFLOAT16),
+    _encoder("maxtext", ("Orbax", "checkpoints")),
 )  # fmt: skip

@@ -1,9 +1,8 @@
-"""Opens an Orbax checkpoint of a JAX model, and restores it into the parameters of the builder's function."""
+"""Restores a stored tree of any format into the parameters of the builder's JAX function."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from tpuserve_exporter.models.jax_model import JaxModel, build_jax_model, read_i
 from tpuserve_exporter.models.jax_serving import Variables, serve_jax
 from tpuserve_exporter.models.param_tree import ParamTree
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
-from tpuserve_exporter.options.export_options import ModelOptions
+from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
 from tpuserve_exporter.sources.opened import OpenedSource
-from tpuserve_exporter.sources.orbax.served_weights import ServedWeights
-from tpuserve_exporter.sources.orbax.tree import OrbaxTree
-from tpuserve_exporter.sources.orbax.tree_matching import TreeMatching, match_trees
 from tpuserve_exporter.sources.part_roles import Role
+from tpuserve_exporter.sources.trees.served_weights import ServedWeights
+from tpuserve_exporter.sources.trees.stored_tree import StoredTree
+from tpuserve_exporter.sources.trees.tree_matching import TreeMatching, match_trees
 from tpuserve_exporter.terms.provenance import TRAINED, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
@@ -91,8 +90,8 @@ def _count_shared(name: KeyPath, root: KeyPath) -> int:
 _STEP = "step"
 
 
-def open_source(source: Path, options: ModelOptions) -> OpenedSource:
-    """Build, restore and lower the model. `source` is a saved tree, a step of a CheckpointManager, or its directory.
+def open_tree(kind: SourceKind, tree: StoredTree, options: ModelOptions) -> OpenedSource:
+    """Build, restore and lower the model.
 
     Raises OptionConflict, SourceUnreadable, BuilderFailed, CannotLower, or CheckpointMismatch with a report of the
     mismatches.
@@ -100,7 +99,6 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     builder = _check_options(options)
     compute_on_cpu()
     inputs = read_inputs(options)
-    tree = OrbaxTree(source)
     model = build_jax_model(builder, options, inputs)
     params, variables, report = restore(model, tree, options)
     # The function shares the variables' memory.
@@ -108,8 +106,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     function = JaxFunction(call, variables.arrays(), inputs, scalars=params.scalars)
     served = serve_jax(function, variables, options.batch_sizes, options.sequences.longest)
     return OpenedSource(
-        kind="orbax",
-        name=tree.layout.name,
+        kind=kind,
+        name=tree.name,
         model=served.function,
         reference=JaxReference(function),
         compute_dtype=served.compute_dtype,
@@ -135,14 +133,14 @@ def _check_options(options: ModelOptions) -> str:
     return options.builder
 
 
-def restore(model: JaxModel, tree: OrbaxTree, options: ModelOptions) -> tuple[ParamTree, Variables, RestoreReport]:
+def restore(model: JaxModel, tree: StoredTree, options: ModelOptions) -> tuple[ParamTree, Variables, RestoreReport]:
     """Restore the parameters from the stored values. Raises CheckpointMismatch before it reads any value."""
     wanted = _list_wanted(model.tree)
     matching = match_trees(wanted, tree.arrays, options.weights, options.renames)
     report = _report(wanted | _stored_scalars(model.tree, tree, matching), tree, matching, options)
     if report.problems:
         raise CheckpointMismatch(
-            report.refusal(f"{tree.layout.name} does not fit the model that {options.builder} builds", may_miss=False),
+            report.refusal(f"{tree.name} does not fit the model that {options.builder} builds", may_miss=False),
             restore=report,
         )
     weights = ServedWeights(tree, matching, options)
@@ -155,14 +153,14 @@ def _list_wanted(params: ParamTree) -> dict[KeyPath, ArraySpec]:
     return {keys: (arrays | scalars)[name] for name, keys in params.paths.items()}
 
 
-def _stored_scalars(params: ParamTree, tree: OrbaxTree, matching: TreeMatching) -> dict[KeyPath, ArraySpec]:
+def _stored_scalars(params: ParamTree, tree: StoredTree, matching: TreeMatching) -> dict[KeyPath, ArraySpec]:
     """Return the stored scalars for Python numbers of the model. These have no width, so any dtype fits."""
     found = {keys: matching.pairs.get(keys) for name, keys in params.paths.items() if name in params.scalars}
     return {keys: tree.arrays[path] for keys, path in found.items() if path and not tree.arrays[path].shape}
 
 
 def _report(
-    wanted: Mapping[KeyPath, ArraySpec], tree: OrbaxTree, matching: TreeMatching, options: ModelOptions
+    wanted: Mapping[KeyPath, ArraySpec], tree: StoredTree, matching: TreeMatching, options: ModelOptions
 ) -> RestoreReport:
     pairs, left = matching.pairs, sort_leftover(tree.arrays, matching)
     model, stored = TreeNames(wanted), TreeNames(tree.arrays)
@@ -186,7 +184,7 @@ def _report(
     )
 
 
-def _stored(tree: OrbaxTree, path: KeyPath | None) -> ArraySpec | None:
+def _stored(tree: StoredTree, path: KeyPath | None) -> ArraySpec | None:
     return None if path is None else tree.arrays[path]
 
 
@@ -212,15 +210,15 @@ def _cast(value: Array, leaf: Any) -> Array:  # noqa: ANN401 - jax has no types 
     return np.asarray(value).astype(leaf.dtype, copy=False)
 
 
-def read_step(tree: OrbaxTree) -> int | None:
+def read_step(tree: StoredTree) -> int | None:
     """Return the training step from the directory's name or from a counter in the tree, or None."""
-    if tree.layout.step is not None:
-        return tree.layout.step
+    if tree.step is not None:
+        return tree.step
     paths = list(_step_paths(tree))
     return int(tree.read({paths[0]})[paths[0]]) if paths else None
 
 
-def _step_paths(tree: OrbaxTree) -> Iterator[KeyPath]:
+def _step_paths(tree: StoredTree) -> Iterator[KeyPath]:
     """Yield the paths of step counters, nearest to the root first."""
     for path in sorted(tree.arrays, key=len):
         spec = tree.arrays[path]

@@ -11,11 +11,11 @@ from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.nearness import Nearness, check_near, choose_compared, measure, too_far
-from tpuserve_exporter.sources.orbax.kept_weights import AverageState, ScheduleFreeState
-from tpuserve_exporter.sources.orbax.tree import OrbaxTree
-from tpuserve_exporter.sources.orbax.tree_matching import TreeMatching
-from tpuserve_exporter.sources.orbax.weights_choice import Subtree
 from tpuserve_exporter.sources.part_roles import Role
+from tpuserve_exporter.sources.trees.kept_weights import AverageState, ScheduleFreeState
+from tpuserve_exporter.sources.trees.stored_tree import StoredTree
+from tpuserve_exporter.sources.trees.tree_matching import TreeMatching
+from tpuserve_exporter.sources.trees.weights_choice import Subtree
 from tpuserve_exporter.terms.signature import Array
 
 # The largest decay in use. After enough updates, not even this one leaves a bias that float32 shows.
@@ -27,7 +27,7 @@ _UNKNOWN = "the checkpoint does not show whether it averages weights or gradient
 class ServedWeights:
     """The values of a matching. `detail` describes the computation of an average, and the evidence that it is one."""
 
-    def __init__(self, tree: OrbaxTree, matching: TreeMatching, options: ModelOptions) -> None:
+    def __init__(self, tree: StoredTree, matching: TreeMatching, options: ModelOptions) -> None:
         """Check that a chosen average can be computed, and is near the trained weights. Reads some values.
 
         Raises OptionConflict, and CheckpointMismatch for an average that is not one of weights, or whose decay is

@@ -21,13 +21,15 @@ import numpy as np
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.models.tree_path import KeyPath, flatten, keys_of
+from tpuserve_exporter.options.export_options import ModelOptions
+from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.trees.stored_tree import step_in_name
 from tpuserve_exporter.terms.restore_report import ArraySpec
 from tpuserve_exporter.terms.signature import Array
 
 TREE_FILE = "_METADATA"
 _STEP_FILE = "_CHECKPOINT_METADATA"
 _UNFINISHED = re.compile(r"\.orbax-checkpoint-tmp")
-_STEP = re.compile(r"(?:.*[_-])?(\d+)")
 # The name that a manager gives to an item without a name.
 _ONLY = "default"
 
@@ -60,7 +62,7 @@ def _is_part(directory: Path) -> bool:
     """Return whether Orbax wrote a directory as an item, a step, or an unfinished step."""
     if _is_marked(directory):
         return True
-    is_step = _STEP.fullmatch(directory.name) or _UNFINISHED.search(directory.name)
+    is_step = step_in_name(directory) is not None or _UNFINISHED.search(directory.name)
     return bool(is_step) and any(path.is_dir() and _is_marked(path) for path in directory.iterdir())
 
 
@@ -100,8 +102,7 @@ def _items(directory: Path) -> dict[str, Path]:
 
 def _step_of(directory: Path) -> int | None:
     """Return the step number from a name such as `300` or `step_300`, or None. Unfinished names do not match."""
-    match = _STEP.fullmatch(directory.name)
-    return int(match[1]) if match and directory.is_dir() else None
+    return step_in_name(directory) if directory.is_dir() else None
 
 
 def _explain(source: Path) -> str:
@@ -162,6 +163,13 @@ _NOT_WHOLE = re.compile(r"(NOT_FOUND|OUT_OF_RANGE|DATA_LOSS|FAILED_PRECONDITION)
 _AGAIN = "Copy the directory again, or export an earlier step"
 
 
+def open_source(source: Path, options: ModelOptions) -> OpenedSource:
+    """Open a saved tree, a step of a CheckpointManager, or its directory. Raises the errors of `open_tree`."""
+    from tpuserve_exporter.sources.trees.restore import open_tree
+
+    return open_tree("orbax", OrbaxTree(source), options)
+
+
 class OrbaxTree:
     """One checkpoint. If it has several items, the first key of an array's path is the item's name."""
 
@@ -171,6 +179,7 @@ class OrbaxTree:
 
         logging.getLogger("absl").setLevel(logging.ERROR)  # advice on other ways to save arrays
         self.layout: OrbaxLayout = find_layout(source)
+        self.name, self.step = self.layout.name, self.layout.step
         self._handler = orbax.checkpoint.PyTreeCheckpointHandler()
         self._trees = {name: self._read_tree(path) for name, path in self.layout.items.items()}
         self._item_of = {path: name for name, tree in self._trees.items() for path, _ in leaves_of(tree, name)}

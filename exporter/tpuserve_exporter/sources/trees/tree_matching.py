@@ -11,8 +11,8 @@ from typing import TypeAlias
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
-from tpuserve_exporter.sources.orbax.kept_weights import KeptStates
-from tpuserve_exporter.sources.orbax.weights_choice import PARAMS, Subtree, choose
+from tpuserve_exporter.sources.trees.kept_weights import KeptStates
+from tpuserve_exporter.sources.trees.weights_choice import PARAMS, Subtree, choose
 from tpuserve_exporter.terms.restore_report import ArraySpec
 
 # Keys of the boxes that nnx.Param and linen's Partitioned put around arrays.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import WEIGHTS, Weights
-from tpuserve_exporter.sources.orbax.kept_weights import KeptState, ScheduleFreeState, keeps_parameters
 from tpuserve_exporter.sources.part_roles import Role, is_optimizer_key, role_of
+from tpuserve_exporter.sources.trees.kept_weights import KeptState, ScheduleFreeState, keeps_parameters
 from tpuserve_exporter.terms.provenance import Origin, OriginKind
 
 # If several subtrees fit, the preferred names. They also apply to a subtree of that name within another.
