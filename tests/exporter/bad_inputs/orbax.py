@@ -1,5 +1,6 @@
 """Orbax checkpoints that are damaged, do not match the model, or belong to models that cannot become programs."""
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,20 @@ def _other(folder: Path) -> None:
     _save(folder, state)
 
 
+def _keep_average(folder: Path, of_gradients: bool) -> None:
+    """Save the state of optax.ema after 100 steps with the decay 0.999: of the weights, or of gradients."""
+    import jax
+
+    state = _state()
+    generator = np.random.default_rng(1)
+
+    def average(one: Any) -> Any:  # noqa: ANN401 - an array of jax
+        return 1e-3 * generator.normal(size=one.shape).astype(np.float32) if of_gradients else 0.0952 * one
+
+    kept = {"count": np.int32(100), "ema": jax.tree.map(average, state["params"])}
+    _save(folder, state | {"opt_state": (kept,)})
+
+
 def _host(folder: Path) -> None:
     _save(folder, {"params": {"kernel": np.ones((3, 2), np.float32)}})
 
@@ -93,6 +108,11 @@ SECTION = Section(
         Case("Different shapes", 2, f"{_SCORER} --model-arg units=5"),
         Case("Several differences", 2, f"{_SCORER} --model-arg units=5", _other),
         Case("Missing averages", 2, f"{_SCORER} --weights ema"),
+        Case("Average of gradients", 2, f"{_SCORER} --weights opt_state/0/ema",
+             functools.partial(_keep_average, of_gradients=True)),
+        Case("Average without its decay", 2, f"{_SCORER} --weights opt_state/0/ema",
+             functools.partial(_keep_average, of_gradients=False)),
+        Case("Optimizer state that has no weights", 2, f"{_SCORER} --weights opt_state/0/mu"),
         Case("NaN weights", 12, _SCORER, _diverge),
         Case("Operation that runs only on the host", 4,
              "checkpoints models/scorer --model models:lookup --input 'x:float32[batch,3]'", _host),

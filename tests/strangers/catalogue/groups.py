@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tests.strangers.catalogue import (
+    jax_averages,
     jax_checkpoints,
     jax_models,
     keras_applications,
@@ -18,6 +19,7 @@ from tests.strangers.stranger import Stranger
 GROUPS: Sequence[Sequence[Stranger]] = (
     tf1_graphs.STRANGERS,
     jax_models.STRANGERS,
+    jax_averages.STRANGERS,
     jax_checkpoints.STRANGERS,
     torch_models.STRANGERS,
     saved_models.STRANGERS,

@@ -25,5 +25,6 @@ STRANGERS = (
     _stranger("positions", ("ids:int64[batch,7]",), "model.pt"),
     _stranger("recurrent", ("steps:float32[batch,4,6]",), "model.pt"),
     _stranger("half", ("x:float32[batch,6]",), "model.pt", "model.safetensors", tolerance=BFLOAT16),
+    _stranger("average_not_started", ("x:float32[batch,6]",), "last.pt"),
     _stranger("two_towers", ("user:float32[batch,6]", "items:int64[batch,4]", "keep:bool[batch]"), "model.pt"),
 )

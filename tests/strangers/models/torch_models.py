@@ -119,6 +119,10 @@ def half():
     return Half().to(torch.bfloat16)
 
 
+def average_not_started():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
 def two_towers():
     return TwoTowers()
 
@@ -202,6 +206,16 @@ def save_half(folder):
     import ml_dtypes
 
     return {"serving_default": [({"x": ROWS}, {"outputs": answer.astype(ml_dtypes.bfloat16)})]}
+
+
+def save_average_not_started(folder):
+    model = average_not_started()
+    # The average starts later in the training. Until then it has the first weights.
+    average = torch.optim.swa_utils.AveragedModel(model)
+    model = settle(model, ROWS)
+    torch.save({"model": model.state_dict(), "swa_model": average.state_dict(), "epoch": 3}, folder / "last.pt")
+    with torch.inference_mode():
+        return {"serving_default": [({"x": ROWS}, {"outputs": model(torch.from_numpy(ROWS)).numpy()})]}
 
 
 def save_two_towers(folder):

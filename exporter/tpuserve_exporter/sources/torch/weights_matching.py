@@ -80,7 +80,7 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     """
     matched = {path: _match(wanted, path, _rename(tensors, file, options)) for path, tensors in file.sets.items()}
     if options.weights not in WEIGHTS:
-        return _take_named(wanted, matched, file, options.weights)
+        return _take_named(wanted, matched, file, options.weights), []
     averaged = {path: one for path, one in matched.items() if one.role is Role.AVERAGE and one.pairs}
     raw = _list_trained(matched)
     empty = [path for path, one in averaged.items() if one.is_empty]
@@ -104,9 +104,7 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     return _complete(best, others), [note]
 
 
-def _take_named(
-    wanted: Tensors, matched: Mapping[str, Matching], file: WeightsFile, name: str
-) -> tuple[Matching, list[str]]:
+def _take_named(wanted: Tensors, matched: Mapping[str, Matching], file: WeightsFile, name: str) -> Matching:
     """Return the set that --weights names. Raises CheckpointMismatch if there is none."""
     if name not in matched:
         there = ", ".join(map(_quote, matched))
@@ -114,7 +112,7 @@ def _take_named(
     best = matched[name]
     raw = _list_trained({path: one for path, one in matched.items() if path != name})
     complete = best.role is Role.AVERAGE and raw
-    return _complete(best, _best(wanted, raw, file)) if complete else best, [f"used '{name}' (--weights {name})"]
+    return _complete(best, _best(wanted, raw, file)) if complete else best
 
 
 def _list_trained(matched: Mapping[str, Matching]) -> dict[str, Matching]:

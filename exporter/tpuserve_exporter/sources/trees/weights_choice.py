@@ -130,7 +130,7 @@ def _choose_named(named: Sequence[Subtree], trained: Sequence[Subtree], part: Ke
             f"{chosen.size} have the same name and shape. Use --weights raw"
         )
     others = [one for one in trained if one is not chosen]
-    return Choice(chosen, others, f"used {chosen} (--weights {weights})", _prefer(others, part) if others else None)
+    return Choice(chosen, others, trained=_prefer(others, part) if others else None)
 
 
 def _describe_missing(candidates: Sequence[Subtree], weights: Weights) -> str:
