@@ -262,6 +262,20 @@ def test_a_model_of_fixed_size_gets_its_last_rows_repeatedly(tensorflow: None, t
     assert (evaluation["file"], evaluation["rows"], evaluation["metrics"][0]["value"]) == ("labelled.npz", 11, 1)
 
 
+def ranking() -> keras.Model:
+    """Build a model whose rows compete: `x` [batch, 3] → `share` [batch, 1]."""
+    x = keras.Input((3,), name="x")
+    return keras.Model(x, keras.layers.Lambda(lambda one: keras.ops.softmax(one[:, :1], axis=0), name="share")(x))
+
+
+def test_metrics_of_rows_that_depend_on_each_other_name_their_number(tensorflow: None, tmp_path: Path) -> None:
+    rows = {"x": X[:4], "label": np.exp(X[:4, 0]) / np.exp(X[:4, 0]).sum()}
+    exported = export_live(
+        ranking(), tmp_path / "m", labelled=rows, expect="mae<1e-6", batch_sizes=(1, 4), progress=False
+    )
+    assert any("metrics of serving_default are those of requests with 4 rows" in one for one in exported.warnings)
+
+
 def f1(labels: Any, scores: Any) -> float:  # noqa: ANN401 - as users write it
     from sklearn.metrics import f1_score
 

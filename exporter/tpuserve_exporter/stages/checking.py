@@ -105,16 +105,23 @@ def check_version(job: Job, recorded: Recorded, session: SessionModel) -> Checke
     written, device = recorded.written, recorded.device
     version = job.checks.run(written.source, recorded.results, written.folder, session, device)
     samples = _run_examples(job, version, session)
-    return Checked(written, device, version, samples, _evaluate(job, session))
+    return Checked(written, device, version, samples, _evaluate(job, version, session))
 
 
-def _evaluate(job: Job, session: SessionModel) -> ManifestEvaluation | None:
+def _evaluate(job: Job, version: CheckedVersion, session: SessionModel) -> ManifestEvaluation | None:
     if job.labelled is None:
         return None
     with job.progress.step(f"Evaluate the version on {job.labelled.name}") as step:
         found = evaluate(job.labelled, session.signatures, session, job.options.batch_sizes, step.advance)
         require(found)
         step.detail = ", ".join(f"{one.metric} {one.shown}" for one in found.metrics)
+    for name in dict.fromkeys(one.signature for one in found.metrics):
+        checked = version.signatures[name]
+        if checked.signature.is_batchable and not checked.rows_independent:
+            job.warnings.add(
+                f"metrics of {name} are those of requests with {max(job.options.batch_sizes)} rows, because rows may "
+                "depend on each other. --batch-sizes sets the rows"
+            )
     return found
 
 
