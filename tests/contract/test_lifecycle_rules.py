@@ -90,7 +90,7 @@ def test_versions_follow_their_directories(
     # The server loads the version again after its contents change (upstream never does). One that could not answer any
     # request, as the graph or a made-up row shows, does not replace the old version.
     for save, reason in (
-        (save_unassigned, "signature 'serving_default' reads the variable 'bias', to which neither the checkpoint nor"),
+        (save_unassigned, "signature 'serving_default' reads the variable 'bias', which neither the checkpoint nor"),
         (save_broken, "the version cannot answer any request. signature 'serving_default' fails: No OpKernel was"),
     ):
         shutil.rmtree(base_path / "3")

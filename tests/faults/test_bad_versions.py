@@ -128,7 +128,7 @@ def test_a_graph_that_calls_itself_fails_before_tensorflow_reads_it(server: Runn
 def test_a_version_that_cannot_answer_fails(server: RunningServer, record: Record) -> None:
     state, error = server.final_states("unassigned")[1]
     assert state is State.END
-    assert error.startswith("signature 'serving_default' reads the variable 'bias', to which neither the checkpoint")
+    assert error.startswith("signature 'serving_default' reads the variable 'bias', which neither the checkpoint")
     record(row(52, "variable without value", "END with its name", f"END: {error[:60]}"))
 
 

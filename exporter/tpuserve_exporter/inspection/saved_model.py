@@ -12,7 +12,6 @@ from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.models.ragged import mark_ragged
 from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.saved_model.file import (
-    explain_unassigned,
     find_unassigned_in,
     find_unsafe,
     read_content,
@@ -24,6 +23,7 @@ from tpuserve_exporter.version.manifest import hash_file
 from tpuserve_exporter.version.signing import signers_of
 from tpuserve_exporter.version.warmup_records import WARMUP_FILE
 from tpuserve_formats.manifest import MANIFEST_FILE
+from tpuserve_formats.safety.unassigned import explain_unassigned
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -86,6 +86,11 @@ def describe_unassigned(found: Mapping[str, tuple[State, ...]]) -> str:
     return " and ".join(f"signature {name!r} reads {_list(states)}" for name, states in found.items())
 
 
+def explain_unassigned(found: Mapping[str, tuple[State, ...]]) -> str:
+    """Return a sentence without a full stop, or "" if nothing is found."""
+    return f"{describe_unassigned(found)}, which neither the checkpoint nor an initialiser assigns" if found else ""
+
+
 def _list(states: tuple[State, ...]) -> str:
     kinds = sorted({one.kind.rpartition(" ")[2] for one in states})
     return " and ".join(_of_kind(kind, [one.name for one in states if one.kind.endswith(kind)]) for kind in kinds)

@@ -199,7 +199,7 @@ def test_a_version_that_cannot_answer_is_named(tmp_path: Path) -> None:
     save_unassigned(tmp_path / "m" / "7")
     flags = (f"--model_base_path={tmp_path / 'm'}",)
     [message] = check(*flags).messages("error", "model default version 7")
-    assert message.startswith("signature 'serving_default' reads the variable 'bias', to which neither the checkpoint")
+    assert message.startswith("signature 'serving_default' reads the variable 'bias', which neither the checkpoint")
     assert check(*flags, "--lenient_loads").exit_code == 0
 
 

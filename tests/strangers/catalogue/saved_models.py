@@ -33,10 +33,14 @@ def _tpu_estimator(name: str, warning: str, *options: str) -> Stranger:
     return Stranger(f"tpu_estimator_{name}", f"tests.strangers.models.tpu_estimators:save_{name}", (export,))
 
 
-def _unassigned(name: str, warning: str = "", refusal: Refusal | None = None) -> Stranger:
-    """Return a SavedModel that loads and then fails every request, because a variable or a table has no value."""
-    export = Export("SavedModel", "saved", BATCH_SIZES, warning=warning, refusal=refusal)
-    return Stranger(f"unassigned_{name}", f"tests.strangers.models.unassigned:save_{name}", (export,))
+def _unassigned(name: str, reads: str, warning: str = "", refusal: Refusal | None = None) -> Stranger:
+    """Return a SavedModel that TensorFlow loads and that fails every request, because a state has no value."""
+    return Stranger(
+        f"unassigned_{name}",
+        f"tests.strangers.models.unassigned:save_{name}",
+        (Export("SavedModel", "saved", BATCH_SIZES, warning=warning, refusal=refusal),),
+        unexported=Unexported("saved", f"reads the {reads}"),
+    )
 
 
 STRANGERS = (
@@ -46,12 +50,6 @@ STRANGERS = (
     _saved("ragged", rows=False),
     _saved("simple"),
     replace(_saved("pooled"), outside={"x": (1, 8, 8, 3)}),
-    Stranger(
-        "saved_unassigned",
-        f"{MODELS}:save_unassigned",
-        (),
-        unexported=Unexported("saved", "reads the variables 'sequential/dense/bias', 'sequential/dense/kernel'"),
-    ),
     _keras_2(
         "RegNetX002",
         Export("SavedModel", "saved", SIGNATURES),
@@ -62,7 +60,7 @@ STRANGERS = (
     _tpu_estimator("two_graphs", "the one with the tags serve, without serve,tpu"),
     _tpu_estimator("tpu_graph", "ordinary ones, for one replica"),
     _tpu_estimator("tpu_call", "ordinary ones, for one replica"),
-    _unassigned("copied_variables", "the export saved it again"),
-    _unassigned("table", "the export saved it again"),
-    _unassigned("without_bias", refusal=Refusal(6, "reads the variable 'bias'")),
+    _unassigned("copied_variables", "variables", "the export saved it again"),
+    _unassigned("table", "table 'words'", "the export saved it again"),
+    _unassigned("without_bias", "variable 'bias'", refusal=Refusal(6, "reads the variable 'bias'")),
 )

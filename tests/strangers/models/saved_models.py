@@ -140,25 +140,6 @@ def save_pooled(folder):
     return {"serving_default": [({"x": x}, {"y": module(x)["y"].numpy()})]}
 
 
-def save_unassigned(folder):
-    """Save a Keras 3 model beside a list of its variables, of which the checkpoint has copies."""
-    import keras
-
-    keras.utils.set_random_seed(5)
-    model = keras.Sequential([keras.Input((6,), name="x"), keras.layers.Dense(3, bias_initializer="random_normal")])
-
-    class Holder(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.model, self.weights = model, model.variables
-
-    holder = Holder()
-    spec = tf.TensorSpec([None, 6], tf.float32, "x")
-    holder.serve = tf.function(lambda x: {"y": model(x)}, input_signature=[spec])
-    tf.saved_model.save(holder, str(folder / "saved"), signatures={"serving_default": holder.serve})
-    return {"serving_default": [({"x": ROWS}, {"y": model(ROWS).numpy()})]}
-
-
 def save_keras_2(folder, family):
     """Save a family that Keras 3 lacks, with its preprocessing inside, as SavedModel, .h5 and .keras of Keras 2."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"

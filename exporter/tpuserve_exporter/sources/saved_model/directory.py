@@ -23,7 +23,6 @@ from tpuserve_exporter.sources.saved_model.file import (
     Unassigned,
     check_source,
     check_whole,
-    explain_unassigned,
     find_unassigned_in,
     parse_saved_model,
     read_content,
@@ -38,6 +37,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
 )
 from tpuserve_exporter.terms.provenance import Origin, OriginKind, Origins
 from tpuserve_exporter.terms.signature import Array
+from tpuserve_formats.safety.unassigned import explain_unassigned
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -18,7 +18,7 @@ from tpuserve_formats.safety.screening import (
     screen_nodes,
     screen_saved_model,
 )
-from tpuserve_formats.safety.unassigned import State, describe_unassigned, find_unassigned
+from tpuserve_formats.safety.unassigned import State, explain_unassigned, find_unassigned
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -116,11 +116,6 @@ def find_unassigned_in(content: bytes, *, restores: bool = True) -> Unassigned:
     """
     graphs = [one for one in read_graphs(content) if set(one.rest.meta_info_def.tags) == set(SERVED)]
     return {name: states for one in graphs for name, states in find_unassigned(one, restores=restores).items()}
-
-
-def explain_unassigned(found: Unassigned) -> str:
-    """Return a sentence without a full stop, or "" if nothing is found."""
-    return f"{describe_unassigned(found)}, which neither the checkpoint nor an initialiser assigns" if found else ""
 
 
 # What to do about variables and tables without a value.

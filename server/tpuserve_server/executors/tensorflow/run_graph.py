@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
 from tpuserve_formats.safety.graph import Graph, Node
 from tpuserve_formats.safety.screening import BadAsset, describe_findings, operations_of, screen_graphs
-from tpuserve_formats.safety.unassigned import describe_unassigned, find_unassigned
+from tpuserve_formats.safety.unassigned import describe_unassigned, explain_unassigned, find_unassigned
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 from tpuserve_server.core.terms.types import Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
@@ -253,13 +253,10 @@ def find_missing_values(graphs: Iterable[Graph], tags: Collection[str], version_
     restores = (version_path / _CHECKPOINT).exists()
     for graph in graphs:
         found = find_unassigned(graph, restores=restores) if set(graph.rest.meta_info_def.tags) == set(tags) else {}
-        if found and restores:
-            return (
-                f"{describe_unassigned(found)}, to which neither the checkpoint nor an initializer assigns a value. "
-                "Export the SavedModel with tpuserve export, which repairs it"
-            )
-        if found:
+        if not restores and any("variable" in state.kind for states in found.values() for state in states):
             return f"{describe_unassigned(found)}, but it has no {_CHECKPOINT}. Copy or export the version again"
+        if found:
+            return f"{explain_unassigned(found)}. Export the SavedModel with tpuserve export, which mends some"
     return ""
 
 

@@ -148,8 +148,8 @@ def test_missing_weights_fail_without_naming_a_path(tmp_path: Path) -> None:
 def test_a_variable_without_value_fails_the_load_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = save_unassigned(tmp_path / "1")
     missing = (
-        "signature 'serving_default' reads the variable 'bias', to which neither the checkpoint nor an initializer "
-        "assigns a value. Export the SavedModel with tpuserve export, which repairs it"
+        "signature 'serving_default' reads the variable 'bias', which neither the checkpoint nor an initialiser "
+        "assigns. Export the SavedModel with tpuserve export, which mends some"
     )
     with pytest.raises(FailedPrecondition) as caught:
         load(path)
