@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tests.strangers.catalogue import (
+    hugging_face,
     jax_averages,
     jax_checkpoints,
     jax_models,
@@ -22,6 +23,7 @@ GROUPS: Sequence[Sequence[Stranger]] = (
     jax_averages.STRANGERS,
     jax_checkpoints.STRANGERS,
     torch_models.STRANGERS,
+    hugging_face.STRANGERS,
     saved_models.STRANGERS,
     keras_models.STRANGERS,
     labelled_models.STRANGERS,
