@@ -18,7 +18,7 @@ class Fate(StrEnum):
     UNUSED = "unused"  # the checkpoint's model has it, the builder's does not
     SHAPE = "shape differs"
     DTYPE = "dtype differs"
-    VALUE = "value differs"  # a vocabulary or another value that layers keep beside their variables
+    VALUE = "value differs"  # a vocabulary or another value that layers keep in addition to variables
     EMPTY = "empty"  # such a value that neither the model nor the checkpoint has
 
 

@@ -1,4 +1,4 @@
-"""Keras models whose layers keep vocabularies, statistics, files or tables beside their variables."""
+"""Keras models whose layers keep vocabularies, statistics, files or tables in addition to variables."""
 
 import pathlib
 

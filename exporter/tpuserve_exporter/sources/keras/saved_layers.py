@@ -1,4 +1,4 @@
-"""What a Keras file holds of each layer beside its variables: files, configuration and arrays, by Keras' path."""
+"""Content of a Keras file for each layer, besides variables: files, configuration and arrays, by Keras' path."""
 
 import re
 import zipfile

@@ -1,4 +1,4 @@
-"""Restores or compares what a model holds beside variables: the states of Keras layers, and lookup tables."""
+"""Restores or compares the values of a model that are no variables: the states of Keras layers, and lookup tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

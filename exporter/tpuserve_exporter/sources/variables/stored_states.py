@@ -1,4 +1,4 @@
-"""What an object checkpoint holds beside variables: mutable lookup tables, and the IDF weights of Keras' lookups."""
+"""Content of an object checkpoint besides variables: mutable lookup tables, and the IDF weights of Keras' lookups."""
 
 from collections.abc import Mapping
 from typing import Any
