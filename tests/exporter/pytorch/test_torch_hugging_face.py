@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.exporter.conftest import Finished, read_manifest, without_tried_sizes
 from tests.exporter.served import call
@@ -145,3 +146,42 @@ def test_sequences_longer_than_the_model_takes_are_refused(export: Export, tmp_p
     save(tmp_path / "roberta", "RobertaModel", transformers.RobertaConfig(**BERT, pad_token_id=1))
     finished = export(tmp_path / "roberta", tmp_path / "base", *SIZES, "--sequence-buckets", "16,32")
     assert (finished.code, "roberta takes sequences of at most 30 tokens" in one_line(finished)) == (2, True)
+
+
+@pytest.mark.parametrize("form", ["vit", "vit/model.safetensors", "vit.pt"])
+def test_a_builder_gets_weights_with_the_names_of_transformers_4(export: Export, tmp_path: Path, form: str) -> None:
+    """Release 5 still writes the names of release 4, and torch.save those of the release that trained."""
+    model = save(tmp_path / "vit", "ViTModel", VIT)
+    old = load_file(tmp_path / "vit/model.safetensors")
+    assert "encoder.layer.0.attention.attention.query.weight" in old
+    torch.save({"model": {f"backbone.{name}": value for name, value in old.items()}}, tmp_path / "vit.pt")
+    wrapped = "true" if form == "vit.pt" else "false"
+    built = ("--model", f"{__name__}:vit", "--model-arg", f"wrapped={wrapped}", *SIZES)
+    finished = export(tmp_path / form, tmp_path / "base", *built, "--input", "pixel_values:float32[batch,3,16,16]")
+    assert finished.code == 0, finished.err
+    pixels = np.random.default_rng(0).random((2, 3, 16, 16), dtype=np.float32)
+    expected = answers(model, {"pixel_values": pixels}, "last_hidden_state")["last_hidden_state"]
+    np.testing.assert_allclose(call(tmp_path / "base/1", pixel_values=pixels)["outputs"], expected, atol=1e-5)
+
+
+VIT = transformers.ViTConfig(
+    hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=8
+)
+
+
+class Wrapped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = transformers.ViTModel(VIT)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        return self.backbone(pixel_values).last_hidden_state
+
+
+def vit(wrapped: bool) -> torch.nn.Module:
+    if wrapped:
+        return Wrapped()
+    model = transformers.ViTModel(VIT)
+    forward = model.forward
+    model.forward = lambda pixel_values: forward(pixel_values).last_hidden_state
+    return model

@@ -11,6 +11,7 @@ from tpuserve_exporter.errors import CheckpointMismatch
 from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, rename
 from tpuserve_exporter.sources.nearness import check_near, choose_compared, measure
 from tpuserve_exporter.sources.part_roles import Role, role_of
+from tpuserve_exporter.sources.torch.hugging_face_names import convert_names
 from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind, Origins
@@ -57,6 +58,8 @@ class Matching:
 def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -> RestoreReport:
     """Assign the stored tensors to the module. Raises CheckpointMismatch with the report, before any assignment."""
     wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
+    if not options.renames:
+        file = replace(file, sets={path: convert_names(module, tensors) for path, tensors in file.sets.items()})
     chosen, notes = _choose(wanted, file, options)
     if file.is_for_training and chosen.role is Role.MODEL:
         notes.append(_FOR_TRAINING)
