@@ -7,12 +7,14 @@ from pathlib import Path
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.tree import inspect_tree
-from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX
+from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, is_torch_archive
 from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face
+from tpuserve_exporter.sources.torch.distributed_metadata import is_distributed
 from tpuserve_exporter.sources.trees.flax_file import FlaxTree, find_flax, is_flax
 from tpuserve_exporter.sources.trees.npz_file import NpzTree, is_npz
 from tpuserve_exporter.sources.trees.pickles import explain_pickle, is_pickle
 from tpuserve_exporter.sources.trees.zarr_directory import ZarrTree, find_zarr
+from tpuserve_exporter.terms.texts import first
 
 _KERAS = (".keras", ".h5", ".hdf5")
 _TORCH = (".pt", ".pth", ".bin")
@@ -37,6 +39,8 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
         from tpuserve_exporter.inspection.hugging_face import inspect_hugging_face
 
         return inspect_hugging_face(path)
+    if path.is_dir():
+        return None if _is_saved_model(path) else _read_weights(path)
     if not path.is_file():
         return None
     if path.suffix in _KERAS:
@@ -47,7 +51,7 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
         from tpuserve_exporter.inspection.torch_file import inspect_safetensors
 
         return inspect_safetensors(path)
-    if path.suffix in _TORCH:
+    if path.suffix in _TORCH or is_torch_archive(path):
         from tpuserve_exporter.inspection.torch_file import inspect_torch
 
         return inspect_torch(path)
@@ -64,6 +68,23 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
     return None
 
 
+def _read_weights(path: Path) -> Contents | None:
+    """Return the contents of a directory with weights of PyTorch, or None for another."""
+    if is_distributed(path):
+        from tpuserve_exporter.inspection.torch_distributed import inspect_distributed
+
+        return inspect_distributed(path)
+    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob("*.safetensors"))
+    if not found:
+        return None
+    if len(found) > 1:
+        names = first(one.name for one in found)
+        raise SourceUnreadable(f"{path.name} contains several files of weights: {names}. Name one")
+    from tpuserve_exporter.inspection.torch_file import inspect_safetensors
+
+    return inspect_safetensors(found[0])
+
+
 def _read_file(path: Path) -> Contents:
     from tpuserve_exporter.inspection.checkpoint import inspect_checkpoint, inspect_meta
 
@@ -73,7 +94,7 @@ def _read_file(path: Path) -> Contents:
         return inspect_checkpoint(path)
     raise SourceUnreadable(
         f"cannot inspect {path.name}. Expected a checkpoint's prefix or .index, .meta, .keras, .h5, .safetensors, "
-        ".pt, .pt2, .msgpack, .npz, or a directory"
+        ".pt, .pt2, .msgpack, .npz, a file of torch.save, or a directory"
     )
 
 
@@ -93,10 +114,6 @@ def _read_directory(path: Path, verify: bool) -> Contents:
         return inspect_checkpoint(path)
     if is_orbax(path):
         return inspect_orbax(path)
-    if indexes := sorted(path.glob(f"*{INDEX_SUFFIX}")):
-        from tpuserve_exporter.inspection.torch_file import inspect_safetensors
-
-        return inspect_safetensors(indexes[0])
     if find_flax(path) is not None:
         return inspect_tree("Flax file", FlaxTree(path), path)
     raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions")

@@ -127,7 +127,14 @@ def inspect_torch(path: Path) -> Contents:
     kind = "TorchScript program" if script else "PyTorch file"
     run = f"reading it as a pickle imports and runs: {first(sorted(reader.named), _MOST_NAMES)}"
     notes = () if script or not reader.named else (run,)
-    return Contents(kind=kind, name=path.name, arrays=arrays, files=files, notes=notes)
+    return Contents(kind=kind, name=path.name, facts=_progress(loaded), arrays=arrays, files=files, notes=notes)
+
+
+def _progress(loaded: object) -> dict[str, str]:
+    """Return the integers at the top, such as the epoch and the step."""
+    items = loaded.items() if isinstance(loaded, Mapping) else ()
+    numbers = {str(name): f"{one:,}" for name, one in items if isinstance(one, int) and not isinstance(one, bool)}
+    return dict(list(numbers.items())[:_MOST_NAMES])
 
 
 def _list_arrays(loaded: object, path: tuple[str, ...] = (), in_optimizer: bool = False) -> Iterator[StoredArray]:
@@ -213,6 +220,8 @@ _SAFETENSORS_DTYPES = {
     "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }  # fmt: skip
+# Places of a file's tensors in larger ones, of torch.distributed.checkpoint: a long text.
+_SHARDING = "DCP_SHARDING_INFO"
 # The format's own limit for the header.
 _LONGEST_HEADER = 100_000_000
 _LENGTH_BYTES = 8
@@ -232,8 +241,9 @@ def inspect_safetensors(path: Path) -> Contents:
         else []
     )
     return Contents(
-        kind="safetensors", name=path.name, facts={str(name): str(value) for name, value in metadata.items()},
-        arrays=arrays, files={path.name: path.stat().st_size}, problems=tuple(problems),
+        kind="safetensors", name=path.name,
+        facts={str(name): str(value) for name, value in metadata.items() if name != _SHARDING}, arrays=arrays,
+        files={path.name: path.stat().st_size}, problems=tuple(problems),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def find_prefix(source: Path) -> Path:
             f"{min(indexes).with_suffix('')}"
         )
     return max(indexes, key=_age).with_suffix("")
+
+
+def is_torch_archive(path: Path) -> bool:
+    """Return whether `torch.save` wrote the file. Names such as `pytorch_model.bin` and `last.ckpt` do not show it."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
 def find_variables(saved_model: Path) -> Path | None:

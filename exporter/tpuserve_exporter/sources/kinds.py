@@ -6,7 +6,6 @@ The files show the kind, and file names only where the contents do not show it.
 import contextlib
 import importlib
 import importlib.util
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, SourceUnreadable, UnsafeSource
 from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, SourceKind
-from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint
+from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint, is_torch_archive
 from tpuserve_exporter.sources.hugging_face_directory import CONFIG, is_hugging_face
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.torch.distributed_metadata import SUFFIX
 from tpuserve_exporter.sources.trees.flax_file import find_flax, is_flax
 from tpuserve_exporter.sources.trees.npz_file import is_npz
 from tpuserve_exporter.sources.trees.orbax import find_orbax
@@ -176,7 +176,7 @@ def find_kinds(directory: Path) -> dict[DirectoryKind, str]:
     zarr = find_zarr(directory)
     # T5X has a file of the name that TensorFlow gives to its list of checkpoints.
     state_file = "checkpoint" if "checkpoint" in names and zarr != "checkpoint" else None
-    torch = next((name for name in names if name.endswith(".safetensors")), None)
+    torch = next((name for name in names if name.endswith((".safetensors", SUFFIX))), None)
     found: dict[DirectoryKind, str | None] = {
         "savedmodel": next((name for name in names if name in ("saved_model.pb", "saved_model.pbtxt")), None),
         "orbax": find_orbax(directory),
@@ -293,13 +293,5 @@ def _detect_checkpoint(source: Path, has_builder: bool) -> SourceKind:
 
 
 def _is_torch(source: Path) -> bool:
-    """Return whether `source` is a PyTorch file, by its name or by the archive that torch.save writes.
-
-    Names such as `pytorch_model.bin` and `last.ckpt` do not show it.
-    """
-    if source.suffix in _TORCH_SUFFIXES or source.name.endswith(INDEX_SUFFIX):
-        return True
-    if not zipfile.is_zipfile(source):
-        return False
-    with zipfile.ZipFile(source) as archive:
-        return any(name.endswith("/data.pkl") for name in archive.namelist())
+    by_name = source.suffix in _TORCH_SUFFIXES or source.name.endswith(INDEX_SUFFIX)
+    return by_name or is_torch_archive(source)

@@ -28,8 +28,10 @@ def is_optimizer_key(key: str) -> bool:
 
 
 def is_torch_optimizer(node: Mapping[Any, Any]) -> bool:
-    """Return whether a dictionary of a torch file is an optimizer's state_dict."""
-    return {"state", "param_groups"} <= node.keys()
+    """Return whether a dictionary of a torch file is an optimizer's state_dict, or one with joined names as of FSDP."""
+    if {"state", "param_groups"} <= node.keys():
+        return True
+    return {str(name).partition(".")[0] for name in node} == {"state", "param_groups"}
 
 
 def role_of(keys: Iterable[str]) -> Role:

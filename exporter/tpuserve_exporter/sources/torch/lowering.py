@@ -26,7 +26,8 @@ _REGISTERED_TWICE = ("grid_sampler_3d",)
 def start_torchax() -> None:
     """Import torchax and its modules that lower operations. The first call takes seconds.
 
-    The import turns off torch's fused attention for the whole process, which this function undoes.
+    This function undoes what the import changes for the whole process. It turns off torch's fused attention, and makes
+    JAX an accelerator of torch, which breaks torch.distributed.checkpoint and strict traces.
     """
     compute_on_cpu()
     fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -34,6 +35,8 @@ def start_torchax() -> None:
         importlib.import_module("torchax.decompositions")
         importlib.import_module("torchax.ops.jaten")
     torch.backends.mha.set_fastpath_enabled(fast_path)
+    device: Any = importlib.import_module("torchax.device_module")
+    device.is_available = lambda: False
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pickletools
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,12 @@ from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, read_index
 from tpuserve_exporter.sources.hugging_face_directory import BIN_INDEX_SUFFIX, find_weights
 from tpuserve_exporter.sources.part_roles import is_torch_optimizer
+from tpuserve_exporter.sources.torch.distributed import read_distributed, read_sharded
+from tpuserve_exporter.sources.torch.distributed_metadata import is_distributed
 
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
+# Dictionaries of a training's progress, of TorchTitan and others.
+_PROGRESS = ("train_state", "trainer_state", "progress")
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
 # Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
@@ -50,12 +54,25 @@ def read_weights(path: Path, unsafe: bool) -> WeightsFile:
 
     If the format allows, tensors are mapped from the file and read on first use.
     """
+    if path.is_dir() and is_distributed(path):
+        nested, read = read_distributed(path)
+        found = _sort_out(path.name, nested)
+        sets = {where: {name: read(one) for name, one in tensors.items()} for where, tensors in found.sets.items()}
+        return replace(found, sets=sets)
+    if path.is_dir() and (joined := read_sharded(_unindexed(path))):
+        return WeightsFile(path.name, {"": joined})
     file = _find_file(path) if path.is_dir() else path
     if file.name.endswith((INDEX_SUFFIX, BIN_INDEX_SUFFIX)):
         return WeightsFile(path.name, {"": _read_shards(file, unsafe)})
     if file.suffix == ".safetensors":
         return WeightsFile(path.name, {"": _read_safetensors(file)})
     return _sort_out(path.name, _load(file, unsafe))
+
+
+def _unindexed(path: Path) -> list[Path]:
+    """Return the safetensors files of a directory with several of them and no index."""
+    found = sorted(path.glob("*.safetensors"))
+    return found if len(found) > 1 and not any(path.glob(f"*{INDEX_SUFFIX}")) else []
 
 
 def _find_file(directory: Path) -> Path:
@@ -173,7 +190,7 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     ]
     own = loaded if isinstance(loaded, Mapping) else {}
     training = any(is_torch_optimizer(node) and _is_in_training(node) for node in nodes.values())
-    if nested and len(sets) > len(nested):
+    if nested and len(sets) > len(nested) and max(map(_size, nested.values())) >= _size(sets[""]):
         # Next to whole sets, tensors at the top level are counters and losses.
         return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own), training)
     return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training)
@@ -194,15 +211,29 @@ def _tensors(node: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 
 def _is_in_training(optimizer: Mapping[Any, Any]) -> bool:
     """Return whether a schedule-free optimizer is in training mode. Other optimizers have no mode."""
-    groups = optimizer["param_groups"]
-    return isinstance(groups, list) and any(isinstance(one, Mapping) and one.get("train_mode") for one in groups)
+    groups = optimizer.get("param_groups")
+    listed = groups.values() if isinstance(groups, Mapping) else groups if isinstance(groups, list) else ()
+    return any(isinstance(one, Mapping) and one.get("train_mode") for one in listed)
+
+
+def _size(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors.values())
 
 
 def _optimizer_names(node: Mapping[Any, Any]) -> list[str]:
+    if "state" not in node:
+        return [str(name) for name in node if str(name).startswith("state.")]
     slots = node["state"] if isinstance(node["state"], Mapping) else {}
     return [f"state.{index}.{name}" for index, one in slots.items() if isinstance(one, Mapping) for name in one]
 
 
 def _step(loaded: Mapping[Any, Any]) -> int | None:
-    found = (loaded.get(name) for name in _STEPS)
-    return next((int(value) for value in found if isinstance(value, int) and not isinstance(value, bool)), None)
+    places = (loaded, *(loaded[name] for name in _PROGRESS if isinstance(loaded.get(name), Mapping)))
+    found = (place.get(name) for place in places for name in _STEPS)
+    return next((int(value) for value in found if _is_integer(value)), None)
+
+
+def _is_integer(value: Any) -> bool:  # noqa: ANN401 - as saved
+    if torch.is_tensor(value):
+        return bool(value.ndim == 0 and not value.is_floating_point() and value.dtype is not torch.bool)
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,5 +1,6 @@
 """The match of stored tensors with a module's parameters and buffers by full name. Incomplete matches are errors."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +29,8 @@ _FOR_TRAINING = (
     "the weights are those for training, because the file was saved while its schedule-free optimizer was in training "
     "mode. Call the optimizer's eval() before torch.save"
 )
-# The prefix that torch.compile adds to names.
-_COMPILED = "_orig_mod."
+# Names of the modules that torch.compile, FSDP and activation checkpointing put around others.
+_WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,8 @@ def _quote(path: str) -> str:
 
 
 def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[str, torch.Tensor]:
-    """Apply --rename in order, and drop the prefix of torch.compile. Raises CheckpointMismatch for equal names."""
-    names = {name: rename(name.replace(_COMPILED, ""), options.renames) for name in tensors}
+    """Apply --rename in order, and drop the names of wrappers. Raises CheckpointMismatch for equal names."""
+    names = {name: rename(_WRAPPERS.sub("", name), options.renames) for name in tensors}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
         raise CheckpointMismatch(
