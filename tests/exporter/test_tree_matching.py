@@ -70,6 +70,14 @@ def test_an_average_that_the_optimizer_keeps_is_taken_only_by_its_name() -> None
     assert taken(BARE, stored, "opt_state/1/ema") == {"dense/kernel": "opt_state/1/ema/dense/kernel"}
 
 
+def test_optimizer_state_is_found_in_a_tuple_without_names() -> None:
+    stored = specs("0/dense/kernel", "1/0/mu/dense/kernel", "1/0/nu/dense/kernel", "1/1/ema/dense/kernel")
+    stored |= specs("1/0/count", "1/1/count", shape=())
+    assert taken(BARE, stored) == {"dense/kernel": "0/dense/kernel"}
+    with pytest.raises(CheckpointMismatch, match="'1/0/nu' is optimizer state, and neither an average nor"):
+        match_trees(BARE, stored, "1/0/nu")
+
+
 def test_only_optimizer_state_that_fits_is_taken_only_by_its_name() -> None:
     stored = specs("optimizer/target/dense/kernel", "optimizer/state/0/mu/dense/kernel")
     with pytest.raises(CheckpointMismatch, match=r"only optimizer state fits the model\..*--weights optimizer/target"):

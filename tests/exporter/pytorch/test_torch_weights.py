@@ -94,12 +94,38 @@ def test_swa_models_of_torch_are_averages(tmp_path: Path) -> None:
     model, report = put(tmp_path, {"model": trained(), "swa": average.state_dict()})
     assert holds(model, trained())
     assert report.notes == ("did not use 'swa', because it averages no weights yet (n_averaged is 0)",)
-    with pytest.raises(CheckpointMismatch, match=r"no averaged weights\. .*did not use 'swa', because it averages no"):
+    with pytest.raises(
+        CheckpointMismatch, match=r"no averaged weights\. .*did not use 'swa', because it averages no weights yet"
+    ):
         put(tmp_path, {"model": trained(), "swa": average.state_dict()}, weights="ema")
     average.update_parameters(modules.tiny())
     model, report = put(tmp_path, {"model": trained(), "swa": average.state_dict()})
     assert holds(model, dict(average.module.state_dict()))
     assert not report.problems
+
+
+def test_an_average_is_one_by_its_form_whatever_its_name(tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(modules.tiny())
+    with pytest.raises(
+        CheckpointMismatch, match=r"no other weights\. .* \(n_averaged is 0\)\. --weights raw serves them"
+    ):
+        put(tmp_path, average.state_dict())
+    average.update_parameters(modules.tiny())
+    _, report = put(tmp_path, {"model": trained(), "teacher": average.state_dict()})
+    assert {(one.kind, one.part) for one in report.origins.values()} == {("average", "teacher")}
+    assert put(tmp_path, average.state_dict())[1].notes == ()
+
+
+@pytest.mark.parametrize("updates", [0, 4])
+def test_lightning_swaps_the_average_and_the_model(tmp_path: Path, updates: int) -> None:
+    """The callback WeightAveraging saves the average as `state_dict`, with the first weights until its first update."""
+    state = {"n_averaged": torch.tensor(updates)}
+    saved = {"state_dict": trained(1), "current_model_state": trained(2), "averaging_state": state}
+    model, report = put(tmp_path, saved)
+    assert holds(model, trained(1 if updates else 2))
+    kind = "average" if updates else "parameters"
+    assert {one.kind for one in report.origins.values()} == {kind}
+    assert holds(put(tmp_path, saved, weights="raw")[0], trained(2))
 
 
 def test_averages_of_something_else_are_refused_or_left(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pickletools
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from tpuserve_exporter.sources.torch.distributed_metadata import is_distributed
 _STEPS = ("step", "global_step", "iteration", "iterations", "num_steps")
 # Dictionaries of a training's progress, of TorchTitan and others.
 _PROGRESS = ("train_state", "trainer_state", "progress")
+# The counter of torch's AveragedModel.
+_UPDATES = "n_averaged"
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
 # Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
@@ -37,7 +39,8 @@ class WeightsFile:
     """The content of a file: sets of tensors by name, keyed by their path in the file (`model`, `ema.shadow`, or ``).
 
     `module` is a whole pickled module, which only unsafe loading returns. `is_for_training`: a schedule-free optimizer
-    was saved in training mode, in which the module has other weights than for evaluation.
+    was saved in training mode, in which the module has other weights than for evaluation. `updates` has the number of
+    updates of each set that is an average by its form, whatever its name.
     """
 
     name: str
@@ -46,6 +49,7 @@ class WeightsFile:
     bookkeeping: tuple[str, ...] = ()
     step: int | None = None
     is_for_training: bool = False
+    updates: Mapping[str, int] = field(default_factory=dict)
     module: torch.nn.Module | None = None
 
 
@@ -190,10 +194,21 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     ]
     own = loaded if isinstance(loaded, Mapping) else {}
     training = any(is_torch_optimizer(node) and _is_in_training(node) for node in nodes.values())
+    updates = dict(_count_updates(sets, own))
     if nested and len(sets) > len(nested) and max(map(_size, nested.values())) >= _size(sets[""]):
         # Next to whole sets, tensors at the top level are counters and losses.
-        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own), training)
-    return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training)
+        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own), training, updates)
+    return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training, updates)
+
+
+def _count_updates(sets: Mapping[str, Mapping[str, torch.Tensor]], own: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the averages of torch's AveragedModel, and of Lightning's WeightAveraging, which swaps the state_dict."""
+    for path, tensors in sets.items():
+        if _UPDATES in tensors:
+            yield path, int(tensors[_UPDATES])
+    state = own.get("averaging_state")
+    if isinstance(state, Mapping) and "current_model_state" in own:
+        yield "state_dict", int(state.get(_UPDATES, 1))
 
 
 def _walk(path: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - as saved

@@ -37,18 +37,14 @@ _WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_
 class Matching:
     """A matched set of the file. `pairs` has tensors by their names in the module, and `leftover` by their own names.
 
-    `origins` are those of the pairs. An average is `is_empty` while torch's AveragedModel has no update.
+    `origins` are those of the pairs.
     """
 
     path: str
     pairs: Tensors
     leftover: Tensors
+    role: Role = Role.MODEL
     origins: Origins = field(default_factory=dict)
-    is_empty: bool = False
-
-    @property
-    def role(self) -> Role:
-        return role_of(self.path.split("."))
 
     def fit(self, module: Tensors) -> tuple[int, int, int]:
         """Score the match: pairs with equal shapes, then pairs, then few leftover tensors. Higher is better."""
@@ -82,27 +78,31 @@ def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[
     Raises CheckpointMismatch if there is no such set, if several fit equally well, or if an average is not one of
     weights.
     """
-    matched = {path: _match(wanted, path, _rename(tensors, file, options)) for path, tensors in file.sets.items()}
+    matched = {path: _match(wanted, path, tensors, file, options) for path, tensors in file.sets.items()}
     if options.weights not in WEIGHTS:
         return _take_named(wanted, matched, file, options.weights), []
     averaged = {path: one for path, one in matched.items() if one.role is Role.AVERAGE and one.pairs}
     raw = _list_trained(matched)
-    empty = [path for path, one in averaged.items() if one.is_empty]
-    notes = [f"did not use '{path}', because it averages no weights yet (n_averaged is 0)" for path in empty]
+    empty = [path for path in averaged if file.updates.get(path) == 0]
+    notes = [f"did not use {_quote(path)}, because it averages no weights yet (n_averaged is 0)" for path in empty]
     filled = {path: one for path, one in averaged.items() if path not in empty}
     if options.weights == "ema" and not filled:
         there = ", ".join(map(_quote, file.sets))
-        why = f". It {notes[0]}" if notes else ""
+        why = f". The exporter {notes[0]}" if notes else ""
         raise CheckpointMismatch(
             f"--weights ema: {file.name} has no averaged weights. It has {there}. Use --weights raw{why}"
         )
     if options.weights == "raw":
         return _best(wanted, raw or averaged, file), []
+    if not filled and not raw:
+        raise CheckpointMismatch(
+            f"{file.name} has no other weights. The exporter {notes[0]}. --weights raw serves them"
+        )
     if not filled:
-        return _best(wanted, raw or averaged, file), notes
+        return _best(wanted, raw, file), notes
     best = _best(wanted, filled, file)
     if not raw:
-        return best, [f"used the averaged weights, '{best.path}', because the file has no others"]
+        return best, [f"used the averaged weights, '{best.path}', because the file has no others"] if best.path else []
     others = _best(wanted, raw, file)
     note = f"used the averaged weights, '{best.path}', instead of '{others.path}' (--weights raw uses those)"
     return _complete(best, others), [note]
@@ -172,10 +172,15 @@ def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[
     return {names[name]: tensor for name, tensor in tensors.items()}
 
 
-def _match(wanted: Tensors, path: str, stored: Tensors) -> Matching:
+def _match(wanted: Tensors, path: str, tensors: Tensors, file: WeightsFile, options: ModelOptions) -> Matching:
     """Match the names unchanged or without a prefix from training (`module.`, `model.`), and return the best match."""
+    stored = _rename(tensors, file, options)
+    role = Role.AVERAGE if path in file.updates else role_of(path.split("."))
+    kind = OriginKind.AVERAGE if role is Role.AVERAGE else OriginKind.PARAMETERS
     prefixes = ["", *dict.fromkeys(_prefixes(stored))]
-    return max((_match_below(wanted, path, stored, prefix) for prefix in prefixes), key=lambda one: one.fit(wanted))
+    matches = (_match_below(wanted, path, stored, prefix) for prefix in prefixes)
+    best = max(matches, key=lambda one: one.fit(wanted))
+    return replace(best, role=role, origins=dict.fromkeys(best.pairs, Origin(kind, path)))
 
 
 def _prefixes(stored: Tensors) -> Iterator[str]:
@@ -189,12 +194,7 @@ def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Ma
     pairs = {name: inner[name] for name in wanted if name in inner}
     used = {prefix + name for name in pairs}
     leftover = {name: tensor for name, tensor in stored.items() if name not in used and not name.endswith(_COUNTERS)}
-    pairs |= _tied(wanted, pairs)
-    kind = OriginKind.AVERAGE if role_of(path.split(".")) is Role.AVERAGE else OriginKind.PARAMETERS
-    updates = stored.get("n_averaged")
-    return Matching(
-        path, pairs, leftover, dict.fromkeys(pairs, Origin(kind, path)), updates is not None and not updates
-    )
+    return Matching(path, pairs | _tied(wanted, pairs), leftover)
 
 
 def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:

@@ -70,6 +70,8 @@ class KeptStates:
             if path[-1:] == ("b1",) and {(*place, "weight_sum")} <= set(paths) and (*place, "z") in inner:
                 found[place] = ScheduleFreeState(place, path)
         self._found = found
+        # Optimizers keep both moments of gradients at one place.
+        self._moments = {path[:-1] for path in inner if path[-1] == "mu" and (*path[:-1], "nu") in inner}
 
     def of(self, path: KeyPath) -> KeptState | None:
         """Return the innermost state around a path, or None."""
@@ -85,12 +87,15 @@ class KeptStates:
 
     def role(self, root: KeyPath) -> Role:
         """Return the role of a part. All of a state is the optimizer's, wherever the tree has it."""
-        return Role.OPTIMIZER if self.of(root) is not None else role_of(root)
+        return Role.OPTIMIZER if self._is_in_state(root) else role_of(root)
 
     def role_of_array(self, path: KeyPath) -> Role:
         """Return the role of an array by the part that it is probably in."""
         outside = tuple(itertools.takewhile(lambda key: key not in _MODEL_KEYS, path[:-1][:_DEPTH]))
-        return Role.OPTIMIZER if self.of(path) is not None else role_of(outside)
+        return Role.OPTIMIZER if self._is_in_state(path) else role_of(outside)
+
+    def _is_in_state(self, path: KeyPath) -> bool:
+        return self.of(path) is not None or any(path[:end] in self._moments for end in range(len(path)))
 
 
 def keeps_parameters(root: KeyPath) -> bool:
