@@ -1,4 +1,4 @@
-"""Builders of models whose layers keep vocabularies, statistics, files or tables beside their variables."""
+"""Builders of models whose layers keep vocabularies, statistics, files or tables in addition to variables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +35,22 @@ def text_of_other_data() -> keras.Model:
     return text(OTHER_TEXTS)
 
 
+def nested(texts: Sequence[str] = ()) -> keras.Model:
+    """Return a model with two models as layers, whose own layers have equal names, and with adapted statistics."""
+    sentence = keras.Input((), dtype="string", name="text")
+    vectorize = layers.TextVectorization(max_tokens=20, output_sequence_length=3)
+    if texts:
+        vectorize.adapt(list(texts))
+    rows = layers.Flatten()(layers.Embedding(20, 4)(vectorize(sentence)))
+    for name in ("encoder", "decoder"):
+        rows = keras.Sequential([layers.Dense(4, name="a"), layers.Dense(4, name="b")], name=name)(rows)
+    return keras.Model(sentence, layers.Dense(2, name="y")(layers.Normalization()(rows)))
+
+
+def nested_with_terms() -> keras.Model:
+    return nested(["the cat", "a dog"])
+
+
 def idf(texts: Sequence[str] = ()) -> keras.Model:
     """Pad the weights to more tokens than there are terms, which Keras saves but cannot read."""
     sentence = keras.Input((), dtype="string", name="text")
@@ -66,7 +82,7 @@ def scaled(mean: float = 0.0) -> keras.Model:
 
 
 class Listed(layers.Layer):  # type: ignore[misc]  # keras is untyped
-    """A layer of the user: it keeps an array beside its variable, and names in a file."""
+    """A layer of the user: it has an array in addition to its variable, and names in a file."""
 
     def __init__(self, table: Sequence[float] = (0.0,) * 4, names: str = "", **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""Tests for values that layers keep beside variables: restored, compared, or reported as the builder's."""
+"""Tests for values of layers that are no variables: restored, compared, or reported as the builder's."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -8,14 +8,17 @@ from typing import IO, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
+from tpuserve_exporter.sources.keras.archive import read_archive
 from tpuserve_exporter.sources.keras.unsafe_content import find_unsafe_config
 
 _WEIGHTS = "model.weights.h5"
 
 
 def inspect_keras(path: Path) -> Contents:
-    """Return the contents of a `.keras`, `.weights.h5` or `.h5` file. Raises SourceUnreadable."""
+    """Return the contents of a `.keras`, `.weights.h5`, `.weights.json` or `.h5` file. Raises SourceUnreadable."""
     try:
+        if path.suffix == ".json":
+            return _inspect_shards(path)
         return _inspect_archive(path) if zipfile.is_zipfile(path) else _inspect_hdf5(path)
     except (OSError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         raise SourceUnreadable(f"{path.name} is damaged or not a Keras file: {_reason(error, path)}") from error
@@ -36,6 +39,14 @@ def _inspect_archive(path: Path) -> Contents:
         files=files,
         notes=tuple(_notes(config, version)),
     )
+
+
+def _inspect_shards(path: Path) -> Contents:
+    shards = read_archive(path).shards
+    found = [_inspect_hdf5(shard) for shard in shards]
+    arrays = tuple(array for one in found for array in one.arrays)
+    files = {path.name: path.stat().st_size} | {name: size for one in found for name, size in one.files.items()}
+    return Contents(kind="Keras weights", name=path.name, arrays=arrays, files=files)
 
 
 def _inspect_hdf5(path: Path) -> Contents:

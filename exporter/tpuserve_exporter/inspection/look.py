@@ -9,6 +9,7 @@ from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.tree import inspect_tree
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, is_torch_archive
 from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face
+from tpuserve_exporter.sources.keras.archive import is_index
 from tpuserve_exporter.sources.torch.distributed_metadata import is_distributed
 from tpuserve_exporter.sources.trees.flax_file import FlaxTree, find_flax, is_flax
 from tpuserve_exporter.sources.trees.npz_file import NpzTree, is_npz
@@ -43,7 +44,7 @@ def _read_without_tensorflow(path: Path) -> Contents | None:
         return None if _is_saved_model(path) else _read_weights(path)
     if not path.is_file():
         return None
-    if path.suffix in _KERAS:
+    if path.suffix in _KERAS or is_index(path):
         from tpuserve_exporter.inspection.keras_file import inspect_keras
 
         return inspect_keras(path)

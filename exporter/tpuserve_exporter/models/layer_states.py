@@ -115,7 +115,7 @@ class Vocabulary(LayerState):
 
     def assign(self, value: tuple[object, ...]) -> None:
         lookup: Any = lookup_of(self.layer)
-        # The IDF weights are a state of their own.
+        # IdfWeights sets the real weights.
         weights = np.ones(len(value)) if lookup.output_mode == "tf_idf" else None
         lookup.set_vocabulary(list(value), idf_weights=weights)
 
@@ -196,7 +196,7 @@ class Files(LayerState):
 
 
 class OwnValues(LayerState):
-    """Arrays of a layer of the user that its own methods save and load beside its variables."""
+    """Arrays of a user's layer, which its own methods save and load in addition to its variables."""
 
     reads_itself = True
     needs_variables = True

@@ -15,11 +15,12 @@ from tpuserve_exporter.errors import ExportError, MissingExtra, OptionConflict, 
 from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, SourceKind
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, find_prefix, is_old_checkpoint, is_torch_archive
 from tpuserve_exporter.sources.hugging_face_directory import CONFIG, is_hugging_face
+from tpuserve_exporter.sources.keras.archive import is_index
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.torch.distributed_metadata import SUFFIX
 from tpuserve_exporter.sources.trees.flax_file import find_flax, is_flax
 from tpuserve_exporter.sources.trees.npz_file import is_npz
-from tpuserve_exporter.sources.trees.orbax import find_orbax
+from tpuserve_exporter.sources.trees.orbax import find_orbax, is_keras
 from tpuserve_exporter.sources.trees.pickles import explain_pickle, is_pickle
 from tpuserve_exporter.sources.trees.zarr_directory import find_zarr
 from tpuserve_exporter.sources.variables.object_graph import OBJECT_GRAPH_KEY, open_checkpoint
@@ -48,7 +49,7 @@ KINDS = {
         Kind("tf2-ckpt", "a TF2 checkpoint (directory, prefix or .index file)", "tf2_checkpoint"),
         Kind("tf1-ckpt", "a TF1 checkpoint (directory, prefix or .index file)", "tf1.checkpoint"),
         Kind("tf1-meta", "a .meta graph of TensorFlow 1 with its checkpoint", "tf1.meta"),
-        Kind("keras", "a .keras or .h5 file", "keras.file"),
+        Kind("keras", "a Keras model", "keras.file"),
         Kind("orbax", "an Orbax checkpoint", "trees.orbax", "jax", ("jax", "flax", "orbax")),
         Kind("flax", "a Flax file (.msgpack, or checkpoint_100)", "trees.flax_file", "jax", ("jax", "flax")),
         Kind(
@@ -86,7 +87,8 @@ _QUANTIZED = frozenset({"tf2-ckpt", "keras"})
 
 def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> OpenedSource:
     """Read the source. Raises MissingExtra, OptionConflict, or another ExportError of the kind's module."""
-    require_packages(kind, source.name)
+    # Keras writes directories with Orbax.
+    require_packages("orbax" if kind == "keras" and source.is_dir() else kind, source.name)
     if options.int8 and kind not in _QUANTIZED:
         raise OptionConflict(
             f"--int8 quantizes only Keras models, but {source.name} is {KINDS[kind].title}. Quantize the model in "
@@ -227,7 +229,7 @@ def detect(source: Path, has_builder: bool = True) -> SourceKind:
         return _detect_directory(source, has_builder)
     if source.is_file() and source.suffix == ".meta":
         return "tf1-meta"
-    if source.is_file() and source.suffix in _KERAS_SUFFIXES:
+    if source.is_file() and (source.suffix in _KERAS_SUFFIXES or is_index(source)):
         return "keras"
     if source.is_file() and _is_torch(source):
         return "torch"
@@ -261,6 +263,8 @@ def _detect_directory(source: Path, has_builder: bool) -> SourceKind:
         raise SourceUnreadable(_explain_several(source, kinds, others))
     if kind == "huggingface" and has_builder:
         return "torch"
+    if kind == "orbax" and is_keras(source):
+        return "keras"
     return _detect_checkpoint(source, has_builder) if kind == "tf-ckpt" else kind
 
 

@@ -30,4 +30,17 @@ STRANGERS = (
     _stranger("line_ends", Export(".keras", FILE, BATCH_SIZES)),
     _stranger("counter", _build("TF2 checkpoint", CHECKPOINT, "counter")),
     _stranger("keras_2", _build("TF2 checkpoint", CHECKPOINT, "keras_2_with_terms", warning="does not hold")),
+    _stranger(
+        "nested",
+        Export("OrbaxCheckpoint", "orbax", BATCH_SIZES),
+        _build("OrbaxCheckpoint, builder", "orbax", "nested"),
+        _build("sharded weights", "model.weights.json", "nested"),
+    ),
+    # The callback of the JAX backend saves JAX's arrays.
+    Stranger(
+        "keras_nested_on_jax",
+        f"{MODELS}:save_nested",
+        (Export("OrbaxCheckpoint", "orbax", BATCH_SIZES),),
+        environment={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+    ),
 )

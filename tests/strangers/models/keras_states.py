@@ -159,3 +159,25 @@ def save_counter(folder):
 
 def save_keras_2(folder):
     return save_as(folder, keras_2(DATA, np.arange(8, dtype=np.float32).reshape(2, 4)))
+
+
+def nested():
+    """Build a model with models as layers, whose own layers have equal names."""
+    x = keras.Input((4,), name="x")
+    rows = layers.BatchNormalization()(layers.Normalization()(x))
+    for name in ("encoder", "decoder"):
+        rows = keras.Sequential([layers.Dense(5, name="a"), layers.Dense(5, "relu", name="b")], name=name)(rows)
+    return keras.Model(x, layers.Dense(2, name="y")(rows))
+
+
+def save_nested(folder):
+    """Train with the callback OrbaxCheckpoint, and save sharded weights."""
+    keras.utils.set_random_seed(7)
+    generator = np.random.default_rng(5)
+    x = generator.normal(2, 3, (32, 4)).astype(np.float32)
+    model = nested()
+    model.compile("adam", "mse")
+    saving = keras.callbacks.OrbaxCheckpoint(str(folder / "orbax"), max_to_keep=2, save_on_background=False)
+    model.fit(x, x[:, :2] ** 2, epochs=3, verbose=0, callbacks=[saving])
+    model.save_weights(folder / "model.weights.json", max_shard_size=1e-6)
+    return {"serving_default": [({"x": x[:5]}, {"y": np.asarray(model(x[:5]))})]}

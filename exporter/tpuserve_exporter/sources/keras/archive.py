@@ -7,18 +7,20 @@ import contextlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.sources.keras.sharded_group import ShardedGroup
 from tpuserve_exporter.sources.keras.unsafe_content import find_other_files, find_unsafe_config
 
 if TYPE_CHECKING:
     import h5py
 
 _MOST_SHOWN = 5
+_INDEX = ".json"
 _LAMBDA = "Lambda layer "
 _WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json"
 # Initializers whose values a layer may keep.
@@ -27,12 +29,21 @@ _FIXED = frozenset({"Constant", "Identity", "IdentityInitializer", "Ones", "Zero
 
 @dataclass(frozen=True, slots=True)
 class KerasArchive:
-    """A `.keras` or `.h5` file, with the model's `config` and the optimizer's. Each is empty if the file has none."""
+    """A `.keras` or `.h5` file, with the model's `config` and the optimizer's. Each is empty if the file has none.
+
+    The weights of an index (`.weights.json`) are in several HDF5 files, `shards`.
+    """
 
     path: Path
     keras_version: str
     config: dict[str, Any]
     optimizer: dict[str, Any]
+    shards: Sequence[Path] = ()
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether the file is an archive of several files, as `.keras` is."""
+        return self.path.suffix not in (".h5", _INDEX)
 
     @property
     def is_keras_2(self) -> bool:
@@ -77,28 +88,61 @@ class KerasArchive:
 
         with contextlib.ExitStack() as opened:
             with reading(self.path):
-                where = self.path if self.path.suffix == ".h5" else opened.enter_context(_extracted(self.path))
-                file = opened.enter_context(h5py.File(where, "r"))
-                others = list(find_other_files(file))
+                paths = [self.path] if self.path.suffix == ".h5" else self.shards
+                paths = paths or [opened.enter_context(_extracted(self.path))]
+                files = [opened.enter_context(h5py.File(path, "r")) for path in paths]
+                others = [other for file in files for other in find_other_files(file)]
             if others:
                 raise UnsafeSource(
                     f"{self.path.name} refers to other files ({', '.join(others[:_MOST_SHOWN])}), which the exporter "
                     "does not read. Save the model again, with all weights in one file",
                     files=others,
                 )
-            yield file
+            yield ShardedGroup(files) if self.shards else files[0]
 
 
 def read_archive(path: Path) -> KerasArchive:
     """Read a file's version and configuration. Raises SourceUnreadable if it is of another format or damaged."""
     with reading(path):
+        if path.suffix == _INDEX:
+            return _read_index(path)
         return _read_h5(path) if path.suffix == ".h5" else _read_zip(path)
+
+
+def is_index(path: Path) -> bool:
+    """Return whether a file is the index of Keras' sharded weights. An index of safetensors has other files."""
+    names = _list_shards(path) if path.suffix == _INDEX else []
+    return bool(names) and all(name.endswith(".h5") for name in names)
+
+
+def _list_shards(path: Path) -> list[str]:
+    """Return the names of files in an index: a group of variables has one name, or a list. Empty for other files."""
+    try:
+        groups = json.loads(path.read_text())["weight_map"].values()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return sorted({str(name) for names in groups for name in (names if isinstance(names, list) else [names])})
+
+
+def _read_index(path: Path) -> KerasArchive:
+    names = _list_shards(path)
+    if others := [name for name in names if Path(name).name != name]:
+        raise UnsafeSource(f"{path.name} refers to files outside its directory: {', '.join(others[:_MOST_SHOWN])}")
+    shards = [path.with_name(name) for name in names]
+    if missing := [one.name for one in shards if not one.is_file()]:
+        raise SourceUnreadable(f"{path.name} lacks {', '.join(missing[:_MOST_SHOWN])}. Copy all files of it again")
+    return KerasArchive(path, "3", {}, {}, shards)
 
 
 def _read_zip(path: Path) -> KerasArchive:
     with zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read(_CONFIG))
         version = json.loads(archive.read(_METADATA)).get("keras_version", "")
+    return describe_config(path, config, version)
+
+
+def describe_config(path: Path, config: dict[str, Any], version: str = "") -> KerasArchive:
+    """Return the archive of a configuration that Keras 3, or the last Keras 2, wrote."""
     compiled = config.get("compile_config") or {}
     return KerasArchive(path, version, config, _optimizer(compiled.get("optimizer")))
 

@@ -1,4 +1,4 @@
-"""Opens a Keras file: a whole model (`.keras`, `.h5`), or the weights (`.weights.h5`) of a builder's model."""
+"""Opens a Keras model: a whole one (`.keras`, `.h5`, Orbax), or the weights (`.weights.h5`) of a builder's model."""
 
 import contextlib
 import importlib.util
@@ -6,7 +6,8 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,7 @@ from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
 from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
+from tpuserve_exporter.sources.keras.restoring import restore_model
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.variables.matching import model_variables
@@ -58,6 +60,8 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     Raises SourceUnreadable, UnsafeSource, MissingExtra, OptionConflict, BuilderFailed, or CheckpointMismatch with a
     report.
     """
+    if source.is_dir():
+        return _open_orbax(source, options)
     archive = read_archive(source)
     if options.builder is None:
         _check_whole(archive, options)
@@ -70,13 +74,18 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         if options.builder is not None or not archive.is_keras_2:
             raise
         return _open_keras_2(archive, options)
+    return _open_loaded(source.name, lambda: _load(archive, options), loaded, options)
+
+
+def _open_loaded(name: str, load: Callable[[], _Loaded], loaded: _Loaded, options: ModelOptions) -> OpenedSource:
+    """Return the source of a loaded model. `load` loads it again if the options change the served one."""
     served, quantized = loaded.model, None
     if is_changed(options):
-        served = _load(archive, options).model
+        served = load().model
         quantized = change(served, options)
     return OpenedSource(
         kind="keras",
-        name=source.name,
+        name=name,
         model=serve_keras(served, options),
         reference=TracedReference(serve_keras(loaded.model, options)),
         compute_dtype=described_dtype(served),
@@ -85,6 +94,26 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
         values=_list_values(loaded.model),
         quantized=quantized,
     )
+
+
+def _open_orbax(source: Path, options: ModelOptions) -> OpenedSource:
+    """Load the model of a directory of Keras' callback OrbaxCheckpoint."""
+    from tpuserve_exporter.sources.keras.orbax_directory import KerasOrbaxModel
+
+    stored = KerasOrbaxModel(source)
+
+    def load() -> _Loaded:
+        if options.builder is None:
+            stored.archive.check_safe(options.unsafe)
+            with _reading(stored.archive):
+                model = stored.build(options)
+        else:
+            model = build_model(options.builder, options.builder_args)
+        report = restore_model(stored, model, options)
+        renew_constants(model)
+        return _Loaded(model, report)
+
+    return replace(_open_loaded(stored.name, load, load(), options), step=stored.step)
 
 
 def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:

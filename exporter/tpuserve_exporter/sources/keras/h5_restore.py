@@ -5,37 +5,29 @@ files has the variables' training names (`dense_7/kernel:0`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
-from tpuserve_exporter.models.layer_states import list_states, lookup_of, walk_layers
-from tpuserve_exporter.models.naming import build_weights
-from tpuserve_exporter.options.export_options import ModelOptions, idle_renames
+from tpuserve_exporter.models.layer_states import SavedLayers, lookup_of, walk_layers
+from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive
+from tpuserve_exporter.sources.keras.restoring import assign_values, restore_model
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.variables.averages import OPTIMIZER
 from tpuserve_exporter.sources.variables.matching import (
     Matching,
     ModelVariable,
     Way,
-    compare,
     model_variables,
     pair_by_count,
     pair_by_name,
 )
-from tpuserve_exporter.sources.variables.object_graph import StoredVariable, renamed
-from tpuserve_exporter.sources.variables.object_restore import describe_averages, notes_on
-from tpuserve_exporter.sources.variables.state_matching import (
-    compare_states,
-    describe_missing,
-    fill_states,
-    missing_tables,
-)
+from tpuserve_exporter.sources.variables.object_graph import StoredVariable
+from tpuserve_exporter.sources.variables.object_restore import describe_averages
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind
-from tpuserve_exporter.terms.restore_report import Entry, RestoreReport, allow
+from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
@@ -111,48 +103,44 @@ def _is_count(name: str) -> bool:
 _AS_TRAINED = "used the weights as trained: {} does not show whether its optimizer kept averages (--weights raw)"
 
 
+class H5Model:
+    """The model in the open HDF5 file of an archive."""
+
+    bookkeeping: tuple[str, ...] = ()
+
+    def __init__(self, archive: KerasArchive, file: "h5py.File") -> None:
+        self.name = archive.path.name
+        self.layers: SavedLayers = SavedKerasLayers(archive, file)
+        self.optimizer_state = tuple(optimizer_state_names(file))
+        self._archive = archive
+        self._file = file
+
+    def variables(self, states: set[str]) -> list[StoredVariable]:
+        return [one for one in read_variables(self._file) if one.name not in states]
+
+    def match(
+        self, model: "keras.Model", weights: Sequence[ModelVariable], stored: Sequence[StoredVariable]
+    ) -> Matching:
+        return match_h5(model, weights, stored, is_named(self._file))
+
+    def choose_averages(
+        self, model: "keras.Model", weights: Sequence[ModelVariable], matching: Matching, options: ModelOptions
+    ) -> tuple[Mapping[int, StoredVariable], tuple[str, ...]]:
+        averages = choose_averages(self._archive, self._file, model, weights, options)
+        unread = options.weights == "auto" and may_hold_averages(self._file, self._archive)
+        return averages, (_AS_TRAINED.format(self.name),) if unread else ()
+
+    def read(self, stored: StoredVariable) -> Array:
+        try:
+            return read_value(self._file, stored)
+        except OSError as error:
+            raise SourceUnreadable(f"cannot read {self.name}: {reason_of(error)}") from error
+
+
 def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
-    """Build the weights of `model`, and assign those in the file, one by one.
-
-    Raises SourceUnreadable, OptionConflict, or CheckpointMismatch with the report before it assigns any value.
-    """
+    """Restore the weights in the file into `model`. Raises as `restore_model`."""
     with archive.open_weights() as file:
-        saved = SavedKerasLayers(archive, file)
-        fill_states(model, saved)
-        build_weights(model, options)
-        fill_states(model, saved, built=True)
-        beside = _list_state_paths(model, saved)
-        stored, weights = [one for one in read_variables(file) if one.name not in beside], model_variables(model)
-        idle = idle_renames([one.name for one in stored], options.renames)
-        stored = list(renamed(dict(enumerate(stored)), options.renames).values())
-        matching = match_h5(model, weights, stored, is_named(file))
-        averages = choose_averages(archive, file, model, weights, options)
-        matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
-        unread = options.weights == "auto" and may_hold_averages(file, archive)
-        states = [*compare_states(model, saved), *missing_tables(model)]
-        entries = allow([*compare(weights, matching), *states], options.allow_missing, options.allow_unused)
-        notes = (
-            *describe_missing(states, archive.path.name),
-            *(f"--rename {one} changes no name" for one in idle),
-            *notes_on(matching, entries, options),
-        )
-        notes += (_AS_TRAINED.format(archive.path.name),) if unread else ()
-        state = tuple(optimizer_state_names(file))
-        report = RestoreReport(entries, optimizer_state=state, notes=notes)
-        if report.problems:
-            raise CheckpointMismatch(
-                report.refusal(f"{archive.path.name} does not fit the model that {options.builder} builds"),
-                restore=report,
-            )
-        assign_values(archive, file, weights, matching.taken)
-    return report
-
-
-def _list_state_paths(model: "keras.Model", saved: SavedKerasLayers) -> set[str]:
-    """Return the paths of arrays that hold states of layers instead of variables."""
-    paths = {f"{one.path}/vars/{key}" for one in list_states(model) for key in one.keys(saved)}
-    # A TextVectorization saves the weights of the lookup in it twice.
-    return paths | {path.replace("/vars/", "/_lookup_layer/vars/") for path in paths}
+        return restore_model(H5Model(archive, file), model, options)
 
 
 def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
@@ -164,7 +152,7 @@ def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: Mo
     with archive.open_weights() as file:
         weights = model_variables(model)
         averages = choose_averages(archive, file, model, weights, options)
-        assign_values(archive, file, weights, averages)
+        assign_values(H5Model(archive, file), weights, averages)
     if not averages:
         return None
     average = Origin(OriginKind.AVERAGE, OPTIMIZER)
@@ -198,22 +186,6 @@ def choose_averages(
             "--weights raw"
         )
     return averages
-
-
-def assign_values(
-    archive: KerasArchive,
-    file: "h5py.File",
-    weights: Sequence[ModelVariable],
-    taken: Mapping[int, StoredVariable],
-) -> None:
-    """Read one value after another into its variable, in the variable's dtype. Raises SourceUnreadable."""
-    for index, stored in taken.items():
-        variable = weights[index].variable
-        try:
-            value = read_value(file, stored)
-        except OSError as error:
-            raise SourceUnreadable(f"cannot read {archive.path.name}: {reason_of(error)}") from error
-        variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False), read_value=False)
 
 
 # Parts of a path that contain no weights of the model.
@@ -271,18 +243,13 @@ def match_h5(
     if not named:
         paths = {one.name: one for one in stored}
         pairs = {index: paths[path] for index, path in _model_paths(model, weights).items() if path in paths}
-        return _matching(pairs, stored, Way.NAME)
+        return Matching.of(pairs, stored, Way.NAME)
     candidates = [
-        _matching(pair_by_name(weights, stored), stored, Way.NAME),
-        _matching(_pair_in_order(weights, stored), stored, Way.POSITION),
-        _matching(pair_by_count(weights, stored), stored, Way.COUNT),
+        Matching.of(pair_by_name(weights, stored), stored, Way.NAME),
+        Matching.of(_pair_in_order(weights, stored), stored, Way.POSITION),
+        Matching.of(pair_by_count(weights, stored), stored, Way.COUNT),
     ]
     return max(candidates, key=lambda one: one.fit(weights))
-
-
-def _matching(pairs: dict[int, StoredVariable], stored: Sequence[StoredVariable], way: Way) -> Matching:
-    used = {one.node for one in pairs.values()}
-    return Matching("", pairs, [one for one in stored if one.node not in used], way)
 
 
 def _pair_in_order(weights: Sequence[ModelVariable], stored: Sequence[StoredVariable]) -> dict[int, StoredVariable]:

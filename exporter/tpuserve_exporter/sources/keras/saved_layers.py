@@ -25,7 +25,7 @@ class SavedKerasLayers:
         self._weights = weights
         self._configs = dict(list_configs(archive.config))
         self._names: list[str] = []
-        if archive.path.suffix != ".h5":
+        if archive.is_zip:
             with reading(archive.path), zipfile.ZipFile(archive.path) as file:
                 self._names = [name for name in file.namelist() if name.startswith(_ASSETS) and name[-1] != "/"]
 

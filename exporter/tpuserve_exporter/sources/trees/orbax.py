@@ -30,6 +30,8 @@ from tpuserve_exporter.terms.signature import Array
 TREE_FILE = "_METADATA"
 _STEP_FILE = "_CHECKPOINT_METADATA"
 _UNFINISHED = re.compile(r"\.orbax-checkpoint-tmp")
+# The parts of the state of a Keras model.
+_KERAS_PARTS = frozenset({"trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"})
 # The name that a manager gives to an item without a name.
 _ONLY = "default"
 
@@ -89,6 +91,17 @@ def find_layout(source: Path) -> OrbaxLayout:
         raise SourceUnreadable(_explain(source))
     latest = steps[max(steps)]
     return OrbaxLayout(f"{source.name}/{latest.name}", max(steps), _items(latest))
+
+
+def is_keras(source: Path) -> bool:
+    """Return whether Keras' callback OrbaxCheckpoint wrote the directory. Reads only the list of leaves."""
+    try:
+        items = find_layout(source).items
+        tree = json.loads((items["pytree"] if "pytree" in items else items[""]).joinpath(TREE_FILE).read_text())
+        roots = {str(leaf["key_metadata"][0]["key"]) for leaf in tree["tree_metadata"].values()}
+    except (SourceUnreadable, OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return False
+    return "trainable_variables" in roots and roots <= _KERAS_PARTS
 
 
 def _items(directory: Path) -> dict[str, Path]:

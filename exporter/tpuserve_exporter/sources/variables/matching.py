@@ -114,6 +114,12 @@ class Matching:
     averages: Mapping[int, StoredVariable] = field(default_factory=dict)
     detail: str = ""
 
+    @classmethod
+    def of(cls, pairs: Mapping[int, StoredVariable], stored: Sequence[StoredVariable], way: Way) -> "Matching":
+        """Return the matching of a file that has a single model, with all `stored` variables of it."""
+        used = {one.node for one in pairs.values()}
+        return cls("", pairs, [one for one in stored if one.node not in used], way)
+
     def fit(self, weights: Sequence[ModelVariable]) -> tuple[int, Way, int]:
         """Return a sort key, higher for a better fit: pairs of the same shape, the way, and the number of leftovers.
 

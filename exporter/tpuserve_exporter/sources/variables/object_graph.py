@@ -108,7 +108,7 @@ class ObjectGraph:
         return {node: self.variables[node] for node in nodes if node in self.variables and node not in without}
 
     def lookup_state(self) -> dict[int, str]:
-        """Return the objects that Keras' lookup layers keep beside their tables, with their names in the layer."""
+        """Return the objects with counts and weights in Keras' lookup layers, with their names in the layer."""
         owners = (children for children in self.children.values() if _LOOKUP_TABLE in children)
         return {node: name for children in owners for name, node in children.items() if name in _LOOKUP_STATE}
 
