@@ -32,6 +32,9 @@ _CAUSES: Final = (
 )
 
 
+_NOT_SHIFTED: Final = (
+    ". Each label of perplexity is the token that the scores at its place predict, such as the next one"
+)
 # Rows to run at once in a version without a manifest.
 _LARGEST_BATCH: Final = 32
 
@@ -219,4 +222,5 @@ def require(evaluation: ManifestEvaluation) -> None:
         return
     described = "; ".join(f"{one.metric} is {one.describe(evaluation)}" for one in failed)
     infinite = "Answers or labels are NaN or infinite. " if any(one.value is None for one in failed) else ""
-    raise ExpectationFailed(f"{described}. {infinite}{_CAUSES}", evaluation=evaluation.model_dump(mode="json"))
+    causes = f"{_CAUSES}{_NOT_SHIFTED if any(one.metric == 'perplexity' for one in failed) else ''}"
+    raise ExpectationFailed(f"{described}. {infinite}{causes}", evaluation=evaluation.model_dump(mode="json"))

@@ -106,11 +106,20 @@ def test_every_form_of_weights_is_read(export: Export, tmp_path: Path, form: str
     if form == "bfloat16":
         model = model.to(torch.bfloat16)
         model.save_pretrained(folder)
-    finished = export(folder, tmp_path / "base", *SIZES, "--sequence-buckets", "8,16")
+    inputs = tokens(6, 9, 9, 4)
+    labels = np.where(inputs["attention_mask"][:, 1:] > 0, inputs["input_ids"][:, 1:], -100)
+    labels = np.pad(labels, ((0, 0), (0, 1)), constant_values=-100)
+    rows: dict[str, Any] = {"labels": labels, **inputs}
+    np.savez(tmp_path / "rows.npz", **rows)
+    measured = ("--labelled", tmp_path / "rows.npz", "--expect", "perplexity(logits)<1e6")
+    finished = export(folder, tmp_path / "base", *SIZES, "--sequence-buckets", "8,16", *measured)
     assert finished.code == 0, finished.err
-    inputs = tokens(2, 9, 9, 4)
     served, expected = call(tmp_path / "base/1", **inputs)["logits"], answers(model, inputs, "logits")["logits"]
-    np.testing.assert_allclose(np.float32(served), expected, atol=5e-2 if form == "bfloat16" else 1e-5)
+    coarse = form == "bfloat16"
+    np.testing.assert_allclose(np.float32(served), expected, atol=5e-2 if coarse else 1e-5)
+    loss = torch.nn.functional.cross_entropy(torch.tensor(expected).flatten(0, 1), torch.tensor(labels).flatten())
+    [metric] = read_manifest(tmp_path / "base/1")["evaluation"]["metrics"]
+    assert metric["value"] == pytest.approx(float(loss.exp()), rel=1e-2 if coarse else 1e-5)
     found = inspect(folder)
     assert (found.kind, found.facts["architectures"], len(found.arrays) > 10) == (
         "Hugging Face model", "GPT2LMHeadModel", True,

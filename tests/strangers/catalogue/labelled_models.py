@@ -57,7 +57,7 @@ STRANGERS = (
         (
             _export("trained", "successor", "{folder}/rows.npz", *TOKENS),
             _export("untrained", "successor", "{folder}/rows.npz", *TOKENS, path="untrained", refused="perplexity is "),
-            _export("labels not shifted", "successor", "{folder}/unshifted.npz", *TOKENS, refused="perplexity is "),
+            _export("labels not shifted", "successor", "{folder}/unshifted.npz", *TOKENS, refused="such as the next"),
         ),
     ),
     Stranger(
