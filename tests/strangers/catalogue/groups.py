@@ -13,6 +13,7 @@ from tests.strangers.catalogue import (
     labelled_models,
     saved_models,
     tf1_graphs,
+    torch_checkpoints,
     torch_models,
 )
 from tests.strangers.stranger import Stranger
@@ -23,6 +24,7 @@ GROUPS: Sequence[Sequence[Stranger]] = (
     jax_averages.STRANGERS,
     jax_checkpoints.STRANGERS,
     torch_models.STRANGERS,
+    torch_checkpoints.STRANGERS,
     hugging_face.STRANGERS,
     saved_models.STRANGERS,
     keras_models.STRANGERS,
