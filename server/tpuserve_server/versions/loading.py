@@ -24,6 +24,7 @@ from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, In
 from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.storage import Storage
 from tpuserve_server.core.terms.types import ServableId, Signature
+from tpuserve_server.versions.made_up_rows import Tried
 from tpuserve_server.versions.manifest import Manifest, SignatureEntry
 from tpuserve_server.versions.recorded_servable import RecordedServable
 from tpuserve_server.versions.run_timer import RunTimer, check_objectives
@@ -319,9 +320,18 @@ class VersionLoader:
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
         records, runs = counted(count.records, "recorded request"), counted(count.runs, "run")
         _log.info("Warmed %s: %s, %s, %.3f s", servable_id, records, runs, duration_s)
-        for name, reason in count.broken.items():
-            _log.warning("%s is served, but its signature %r cannot answer: %s", servable_id, name, reason)
+        _log_tried(servable_id, count.tried)
         return count
+
+
+def _log_tried(servable_id: ServableId, tried: Tried) -> None:
+    for name, reason in tried.broken.items():
+        _log.warning("%s is served, but its signature %r cannot answer: %s", servable_id, name, reason)
+    if tried.unknown:
+        number = counted(len(tried.unknown), "signature")
+        first = itertools.islice(tried.unknown.items(), _MOST_NAMED)
+        reasons = "; ".join(f"{name!r}: {reason}" for name, reason in first)
+        _log.info("Made-up rows do not show whether %s of %s can answer. %s", number, servable_id, reasons)
 
 
 def choose_batching(
@@ -390,7 +400,10 @@ def _notes(
     return (
         f"device: {servable.device}",
         f"warm-up: {counted(warmed.runs, 'run')}",
-        *(f"{name} cannot answer: {reason}" for name, reason in itertools.islice(warmed.broken.items(), _MOST_NAMED)),
+        *(
+            f"{name} cannot answer: {reason}"
+            for name, reason in itertools.islice(warmed.tried.broken.items(), _MOST_NAMED)
+        ),
         *([f"the server ignores sequence_buckets: {_NO_SEQUENCES}"] if unused else []),
         *_by_signatures(names_by_description),
     )

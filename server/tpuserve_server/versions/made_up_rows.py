@@ -4,12 +4,11 @@ A row that the model refuses shows nothing, because a client may send a better o
 show that a signature cannot answer: a variable without a value, an operation or a program that this machine lacks.
 """
 
-import logging
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,31 +18,32 @@ from tpuserve_server.core.terms.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
-    OutOfRange,
     ServingError,
     Unimplemented,
 )
 from tpuserve_server.core.terms.servable import Servable
 from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSpec
 
-_log = logging.getLogger(__name__)
-
 # Errors of the model, whatever its inputs. Others may be those of the row, or of this moment. Some runtimes report a
 # refused row as Internal.
 _OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented)
-_OF_THE_ROW: Final = (InvalidArgument, OutOfRange)
 # TensorFlow reports a missing kernel inside of a function in the first run, as InvalidArgument.
 _MISSING_KERNEL: Final = "OpKernel"
+_NO_ROWS: Final = "the server makes no rows for it, because it changes the model, or has inputs of unknown rank"
 # More elements make a row too expensive, unless fixed dimensions need them.
 _MOST_ELEMENTS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The result of made-up rows: the number of runs that succeeded, and the error of each signature without answer."""
+    """The result of made-up rows, with reasons by signature.
 
-    runs: int
-    broken: dict[str, ServingError]
+    `runs` have succeeded. A `broken` signature cannot answer, and the rows do not show it for an `unknown` one.
+    """
+
+    runs: int = 0
+    broken: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Filling(NamedTuple):
@@ -83,7 +83,9 @@ def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
     Raises:
         DeviceLost: the device no longer works.
     """
-    runs, broken = 0, {}
+    runs = 0
+    broken: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     for name in names:
         signature = servable.signatures[name]
         refusals: list[ServingError] = []
@@ -93,11 +95,12 @@ def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
                 break
             refusals.append(refusal)
         else:
-            if found := next(filter(_is_of_the_model, refusals), None):
-                broken[name] = found
+            found = next(filter(_is_of_the_model, refusals), None)
+            if found is not None:
+                broken[name] = found.message.rstrip(".")
             else:
-                _log_unknown(name, refusals)
-    return Tried(runs, broken)
+                unknown[name] = refusals[0].message if refusals else _NO_ROWS
+    return Tried(runs, broken, unknown)
 
 
 def made_up_rows(signature: Signature) -> Iterator[Tensors]:
@@ -156,10 +159,3 @@ def _is_of_the_model(error: ServingError) -> bool:
     if isinstance(error, InvalidArgument):
         return _MISSING_KERNEL in error.message
     return isinstance(error, _OF_THE_MODEL)
-
-
-def _log_unknown(name: str, refusals: Sequence[ServingError]) -> None:
-    reason = refusals[0].message if refusals else "the server makes no rows for it"
-    is_usual = all(isinstance(one, _OF_THE_ROW) for one in refusals)
-    level = logging.INFO if is_usual else logging.WARNING
-    _log.log(level, "The load does not show whether signature %r can answer: %s", name, reason)

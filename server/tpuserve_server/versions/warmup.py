@@ -30,7 +30,7 @@ from tpuserve_server.core.terms.validation import (
     matches_shapes,
     with_defaults,
 )
-from tpuserve_server.versions.made_up_rows import try_signatures
+from tpuserve_server.versions.made_up_rows import Tried, try_signatures
 from tpuserve_server.versions.run_timer import RunTimer, blank_rows
 from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.wire.example_methods import (
@@ -162,14 +162,11 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class WarmupCount:
-    """Number of records, and number of runs of the model, including those of blank and made-up rows.
-
-    `broken` has the reason of each signature that cannot answer, by name.
-    """
+    """Number of records, and number of runs of the model, including those of blank and made-up rows."""
 
     records: int = 0
     runs: int = 0
-    broken: Mapping[str, str] = field(default_factory=dict)
+    tried: Tried = field(default_factory=Tried)
 
 
 def warm_up(
@@ -226,10 +223,9 @@ def warm_up(
     if records or not options.makes_up_rows:
         return WarmupCount(records, runs)
     tried = try_signatures(servable, [name for name in servable.signatures if name not in completed])
-    broken = {name: error.message.rstrip(".") for name, error in tried.broken.items()}
-    if broken and broken.keys() == servable.signatures.keys():
-        raise FailedPrecondition(_no_answer(broken))
-    return WarmupCount(records, runs + tried.runs, broken)
+    if tried.broken and tried.broken.keys() == servable.signatures.keys():
+        raise FailedPrecondition(_no_answer(tried.broken))
+    return WarmupCount(records, runs + tried.runs, tried)
 
 
 def _no_answer(broken: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.support.fake_device import FakeClock, FakeExecutor, FakeServable, RecordingMetrics, WatchedDevice
 from tests.support.saved_models import (
     predict_request,
+    save_broken,
     save_function,
     save_half_plus_two,
     save_mlp,
@@ -20,6 +21,7 @@ from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig
@@ -127,6 +129,40 @@ def test_warmup_can_be_switched_off(tmp_path: Path, load: Loads) -> None:
     write_manifest(path)
     assert "warm-up: 0 runs" in load(path, LoadingOptions(warmup=WarmupOptions(enabled=False))).notes
     assert load.metrics.warmups == []
+
+
+def test_signatures_that_do_not_answer_made_up_rows_are_in_the_notes_and_the_log(
+    tmp_path: Path, load: Loads, caplog: pytest.LogCaptureFixture
+) -> None:
+    column, texts = tf.TensorSpec([None, 2], tf.float32, "x"), tf.TensorSpec([None], tf.string, "x")
+    broken = tf.function(lambda x: tf.raw_ops.CollectivePermute(input=x, source_target_pairs=[[0, 0]]))
+    functions = {
+        "broken": tf.function(lambda x: {"y": broken(x)}, input_signature=[column]),
+        "parses": tf.function(lambda x: {"y": tf.io.parse_tensor(x[0], tf.float32)}, input_signature=[texts]),
+    }
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), signatures=functions)
+    with caplog.at_level("INFO"):
+        assert load(tmp_path / "1").notes[2].startswith("broken cannot answer: No OpKernel was registered")
+    assert "{name: m version: 1} is served, but its signature 'broken' cannot answer: No OpKernel was" in caplog.text
+    unknown = (
+        "Made-up rows do not show whether 1 signature of {name: m version: 1} can answer. 'parses': Could not parse"
+    )
+    assert unknown in caplog.text
+
+
+def test_a_version_that_may_have_ended_the_process_runs_no_made_up_rows(tmp_path: Path) -> None:
+    with Journal.open(tmp_path, "", SystemClock()).loading(ID, "") as entry:
+        entry.begin_run()
+    loader = VersionLoader(
+        LocalStorage(missing_file),
+        TensorFlowExecutor(TensorFlowOptions()),
+        LoadingOptions(),
+        DeviceServices(SystemClock(), RecordingMetrics()),
+        journal=Journal.open(tmp_path, "signal SIGABRT", SystemClock()),
+    )
+    loaded = loader.load(AspiredVersion(ID, VersionLocation(str(save_broken(tmp_path / "1")))))
+    assert "warm-up: 0 runs" in loaded.notes
+    loader.unload(loaded)
 
 
 def test_warmup_is_measured_with_its_records(tmp_path: Path, load: Loads) -> None:
