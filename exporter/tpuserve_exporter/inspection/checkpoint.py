@@ -1,7 +1,7 @@
 """Reads checkpoints of TensorFlow 2 (an object graph) and 1 (only names), and `.meta` graphs."""
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.inspection.operations import count_operations
 from tpuserve_exporter.models.tree_path import name_of_variable
 from tpuserve_exporter.sources.checkpoint_path import find_prefix, find_variables
-from tpuserve_exporter.sources.tf1.name_based import OPTIMIZER_SCALARS
+from tpuserve_exporter.sources.tf1.name_based import roles_of_names
 from tpuserve_exporter.sources.variables.averages import find_averages
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
@@ -117,7 +117,6 @@ def _describe(node: "NodeDef") -> StoredArray:
 
 _SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = ("global_step", "save_counter")
 _COUNTERS = ("save_counter",)
 
@@ -155,8 +154,10 @@ def of_model(arrays: tuple[StoredArray, ...]) -> tuple[StoredArray, ...]:
 
 def _list_names(shapes: "Mapping[str, list[int]]", dtypes: "Mapping[str, tf.DType]") -> Iterator[StoredArray]:
     names = {key: key.removesuffix(_ATTRIBUTE) for key in sorted(shapes) if key != OBJECT_GRAPH_KEY}
+    roles = roles_of_names({name: shapes[key] for key, name in names.items()})
     for key, name in names.items():
-        yield StoredArray(name, dtypes[key].name, tuple(shapes[key]), _part(name, shapes))
+        part = "other" if name in _BOOKKEEPING else roles[name]
+        yield StoredArray(name, dtypes[key].name, tuple(shapes[key]), part)
 
 
 def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
@@ -171,16 +172,6 @@ def _list_objects(graph: ObjectGraph) -> Iterator[StoredArray]:
     parts = dict.fromkeys(graph.model_variables(ROOT), others) | parts
     for node, variable in graph.variables.items():
         yield StoredArray(name_of_variable(variable.name), variable.dtype, variable.shape, parts.get(node, "other"))
-
-
-def _part(name: str, names: Container[str]) -> str:
-    """Return the part for a checkpoint by names: slots are below a variable's name, and averages have their suffix."""
-    if name.endswith(_AVERAGE):
-        return "average"
-    if name in _BOOKKEEPING:
-        return "other"
-    above = name.rpartition("/")[0]
-    return "optimizer" if (above and above in names) or OPTIMIZER_SCALARS.fullmatch(name) else "model"
 
 
 def list_files(prefix: Path) -> dict[str, int]:

@@ -20,6 +20,8 @@ _LEAST_COSINE = 0.5
 _SHORTEST, _LONGEST = 0.5, 2.0
 # Above this cosine, a short average is one of the weights that still has a bias towards zero.
 _PARALLEL = 0.9
+# Shorter lengths are shown with two digits.
+_LEAST_SHOWN = 0.1
 # The most elements to compare, which bounds the memory.
 _MOST_ELEMENTS = 2**23
 
@@ -46,7 +48,8 @@ class Nearness:
         return self.cosine >= _PARALLEL and self.length < _SHORTEST
 
     def __str__(self) -> str:
-        return f"{self.length:.3g} times their length, cosine {self.cosine:.2f}"
+        length = f"{self.length:.2f}" if self.length >= _LEAST_SHOWN else f"{self.length:.2g}"
+        return f"{length} times their length, cosine {self.cosine:.2f}"
 
 
 def choose_compared(sizes: Mapping[_Key, int]) -> list[_Key]:

@@ -147,7 +147,7 @@ def test_a_set_is_taken_by_its_name(tmp_path: Path) -> None:
     assert {(one.kind, one.part) for one in report.origins.values()} == {("parameters", "b.teacher")}
     model, report = put(tmp_path, {"model": trained(1), "ema": trained(1)}, weights="ema")
     described = {(one.kind, one.detail) for name, one in report.origins.items() if "norm" not in name}
-    assert described == {("average", "compared with 'model': 1 times their length, cosine 1.00")}
+    assert described == {("average", "compared with 'model': 1.00 times their length, cosine 1.00")}
     with pytest.raises(CheckpointMismatch, match=r"has no set of this name\. It has 'a', 'b\.teacher', 'ema'"):
         put(tmp_path, saved, weights="c")
 

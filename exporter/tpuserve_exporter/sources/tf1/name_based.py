@@ -1,7 +1,7 @@
 """TF1 checkpoints, which store variables by name only: their contents, and the match with a graph's variables."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -10,6 +10,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.graphs.graph_walk import RESOURCE_VARIABLE
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.sources.checkpoint_path import step_of
+from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
     open_checkpoint,
@@ -76,7 +77,7 @@ def read_variable(node: "NodeDef") -> GraphVariable:
 _AVERAGE = "/ExponentialMovingAverage"
 _BOOKKEEPING = frozenset({"global_step", "save_counter"})
 # Scalars that optimizers keep in addition to a slot for every variable.
-OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
+_OPTIMIZER_SCALARS = re.compile(r"(.*/)?(beta[12]_power|current_loss_scale|good_steps)(_\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,8 @@ def _report(
     shadows = [name for name in rest if name.endswith(_AVERAGE)]
     bookkeeping = [name for name in rest if name in _BOOKKEEPING]
     known = {*raw, *shadows, *bookkeeping}
-    slots = [name for name in _slots(rest, checkpoint.stored) if name not in known]
+    roles = roles_of_names({name: one.shape for name, one in checkpoint.stored.items()})
+    slots = [name for name in rest if roles[name] is Role.OPTIMIZER and name not in known]
     known |= {*slots}
     unserved = [name for name in rest if name in left_out and name not in known]
     known |= {*unserved}
@@ -235,14 +237,22 @@ def _report(
     )
 
 
-def _slots(rest: Iterable[str], stored: Mapping[str, Stored]) -> Iterator[str]:
-    """Yield the names of optimizer state: scalars, and names below a variable's name (`dense/kernel/Adam_1`)."""
-    variables = [name for name, one in stored.items() if one.shape or "/" in name]
-    for name in rest:
-        inside = f"/{name}/"
-        below = any(f"/{variable}/" in inside and not name.endswith(variable) for variable in variables)
-        if below or OPTIMIZER_SCALARS.fullmatch(name):
-            yield name
+def roles_of_names(shapes: Mapping[str, Sequence[int]]) -> dict[str, Role]:
+    """Return the role of each variable of a checkpoint, by its name and the names of the others.
+
+    Optimizer state are scalars, and names below a variable's name (`dense/kernel/Adam_1`).
+    """
+    variables = {name for name, shape in shapes.items() if shape or "/" in name}
+    return {name: _role_of_name(name, variables) for name in shapes}
+
+
+def _role_of_name(name: str, variables: Set[str]) -> Role:
+    if name.endswith(_AVERAGE):
+        return Role.AVERAGE
+    parts = name.split("/")
+    inner = {"/".join(parts[start:end]) for end in range(1, len(parts)) for start in range(end)}
+    below = any(one in variables and not name.endswith(one) for one in inner)
+    return Role.OPTIMIZER if below or _OPTIMIZER_SCALARS.fullmatch(name) else Role.MODEL
 
 
 def _notes(checkpoint: NameBasedCheckpoint, averages: int, variables: int, options: ModelOptions) -> Iterator[str]:

@@ -67,10 +67,11 @@ class ServedWeights:
         kept, paths = average.kept, list(paths)
         values = self._read(average, paths)
         if isinstance(kept, AverageState) and self._decay is not None:
-            return {path: kept.debias(value, int(self._scalar), self._decay) for path, value in values.items()}
+            # Each value leaves the dictionary, or memory would hold all values twice.
+            return {path: kept.debias(values.pop(path), int(self._scalar), self._decay) for path in paths}
         if isinstance(kept, ScheduleFreeState) and trained is not None:
             parameters = self._read(trained, paths)
-            return {path: kept.evaluate(values[path], parameters[path], self._scalar) for path in paths}
+            return {path: kept.evaluate(values.pop(path), parameters.pop(path), self._scalar) for path in paths}
         return values
 
     def _read(self, subtree: Subtree, paths: Iterable[KeyPath]) -> dict[KeyPath, Array]:
