@@ -26,7 +26,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 # All extras except `torch`, `huggingface` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
 # CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
 # exporter's `tpu`.
-EXTRAS := $(addprefix --extra ,gcs image jax jwt openvino otlp s3 tensorflow tflite)
+EXTRAS := $(addprefix --extra ,forests gcs image jax jwt openvino otlp s3 tensorflow text tflite)
 # Extras of the images. Clients of TPUs and GPUs take several GB, so their targets add them: requirements/tpu.in and
 # cuda.in. The exporter's image has no PyTorch.
 IMAGE_EXTRAS := $(addprefix --extra ,gcs jwt s3 tensorflow tflite)

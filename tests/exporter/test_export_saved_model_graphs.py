@@ -1,6 +1,9 @@
 """Tests that SavedModels with several graphs, TPU graphs or variables without values become versions that answer."""
 
 import importlib
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from tests.exporter.conftest import Finished
 from tests.exporter.served import serve
 from tests.exporter.written_graph import read_meta_graph
 from tpuserve_exporter.command.inspecting import command as inspect_command
+from tpuserve_exporter.errors import MissingExtra
+from tpuserve_exporter.graphs.operation_libraries import require
+from tpuserve_formats.operation_libraries import OperationLibrary
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -30,6 +36,18 @@ def _inspect(path: Path) -> Finished:
 def _save(module: str, function: str, folder: Path) -> Exchanges:
     """Save a model of a third party, whose code has no types, and return requests and answers by signature."""
     saved: Exchanges = getattr(importlib.import_module(f"tests.strangers.models.{module}"), function)(folder)
+    return saved
+
+
+def _save_elsewhere(module: str, function: str, folder: Path) -> Exchanges:
+    """Do as `_save` in another process, because the packages of the model register operations in theirs."""
+    program = (
+        f"import pathlib, pickle, sys; from tests.strangers.models import {module}\n"
+        f"answers = {module}.{function}(pathlib.Path(sys.argv[1]))\n"
+        "pathlib.Path(sys.argv[1], 'answers').write_bytes(pickle.dumps(answers))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, capture_output=True)
+    saved: Exchanges = pickle.loads((folder / "answers").read_bytes())
     return saved
 
 
@@ -109,3 +127,31 @@ def test_a_variable_without_a_value_is_refused_by_name(export: Export, tensorflo
     assert "the SavedModel saved cannot answer: signature 'serving_default' reads the variable 'bias'" in finished.err
     assert "Save the model again with all of its variables" in finished.err
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "need", "package"),
+    [
+        ("save_bert", "WordpieceTokenizeWithOffsets of TensorFlow Text", "tensorflow_text"),
+        ("save_forest", "SimpleMLLoadModelFromPathWithHandle of Decision Forests", "ydf_tf"),
+    ],
+)
+def test_operations_of_libraries_need_no_import_and_no_option(
+    export: Export, tensorflow: None, tmp_path: Path, function: str, need: str, package: str
+) -> None:
+    answers = _save_elsewhere("tokenisers", function, tmp_path)
+    assert _inspect(tmp_path / "saved").document["operations"]["unknown"] == {}
+
+    finished = export(tmp_path / "saved", tmp_path / "m", *SIZES)
+
+    assert finished.code == 0, finished.err
+    assert need in finished.out
+    _check(tmp_path / "m/1", answers)
+    assert package not in sys.modules
+
+
+def test_a_missing_library_is_named_with_its_command() -> None:
+    absent = OperationLibrary("Nonsense", "nonsense", "nonsense", "nonsense_that_is_absent", "*.so", frozenset({"Foo"}))
+    with pytest.raises(MissingExtra, match="the graph needs Foo of Nonsense") as caught:
+        require(absent, {"Foo", "MatMul"})
+    assert "pip install 'tpuserve-exporter[nonsense]'" in str(caught.value)

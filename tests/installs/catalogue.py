@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _JAX = "import tpuserve_server.executors.pjrt.executor"
+_LIBRARIES = "from tpuserve_formats.operation_libraries import FORESTS, TEXT; "
+_LOAD = f"{_LIBRARIES}from tpuserve_server.executors.tensorflow.start import load_library; load_library"
+_LOAD_TO_EXPORT = f"{_LIBRARIES}from tpuserve_exporter.graphs.operation_libraries import load_libraries; load_libraries"
 _START_TENSORFLOW = "from tpuserve_server.executors.tensorflow.start import start_tensorflow; start_tensorflow()"
 
 
@@ -51,6 +54,8 @@ INSTALLATIONS = (
         "tpuserve-server",
         ("", "gRPC, REST, batching, console; no runtime for versions", "import tpuserve_server.startup.app"),
         ("tensorflow", "SavedModels", _START_TENSORFLOW),
+        ("text", "operations of TensorFlow Text in SavedModels", f"{_LOAD}(TEXT)"),
+        ("forests", "decision forests of YDF in SavedModels", f"{_LOAD}(FORESTS)"),
         ("pjrt", "device programs on the CPU", _JAX),
         ("tpu", "device programs on a TPU", _JAX),
         ("cuda", "device programs on a GPU", _JAX),
@@ -69,6 +74,8 @@ INSTALLATIONS = (
         ("torch", "PyTorch files; the size is that of PyTorch's CPU build", "import torch"),
         ("huggingface", "Hugging Face directories, in addition to PyTorch files", "import transformers"),
         ("tpu", "device programs, and the check for a TPU", "import jax"),
+        ("text", "operations of TensorFlow Text in SavedModels", f"{_LOAD_TO_EXPORT}(TEXT.operations)"),
+        ("forests", "decision forests of YDF in SavedModels", f"{_LOAD_TO_EXPORT}(FORESTS.operations)"),
         ("tflite", "checks of TensorFlow Lite models", "import ai_edge_litert.interpreter"),
         ("gcs", "publishing to `gs://`", "import gcsfs"),
         ("s3", "publishing to `s3://`", "import s3fs"),

@@ -61,6 +61,7 @@ class ForgedModel:
     output: str = "y:0"
     init: str = ""
     asset: str = ""
+    asset_file: str = "words.txt"
 
     def serialize(self) -> bytes:
         model = SavedModel(saved_model_schema_version=1)
@@ -71,6 +72,6 @@ class ForgedModel:
         if self.init:
             meta_graph.collection_def["saved_model_main_op"].node_list.value.append(self.init)
         if self.asset:
-            meta_graph.asset_file_def.add(filename="words.txt").tensor_info.name = self.asset
+            meta_graph.asset_file_def.add(filename=self.asset_file).tensor_info.name = self.asset
         serialized: bytes = model.SerializeToString()
         return serialized

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.errors import CannotLower, SourceUnreadable
+from tpuserve_exporter.graphs.operation_libraries import load_libraries
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -158,10 +159,15 @@ def _by_operation(graph_def: "GraphDef") -> dict[str, str]:
 
 
 def check_known(graph_def: "GraphDef") -> None:
-    """Check that TensorFlow knows all operations. Raises SourceUnreadable with all unknown ones and their nodes."""
+    """Check that TensorFlow knows all operations, with those of libraries that an extra installs.
+
+    Raises MissingExtra for a library that is not installed, or SourceUnreadable with all unknown operations and their
+    nodes.
+    """
     from tensorflow.python.framework import op_def_registry
 
     by_op = _by_operation(graph_def)
+    load_libraries(by_op)
     unknown = [f"{op} (node {name})" for op, name in by_op.items() if op_def_registry.get(op) is None]
     if unknown:
         raise SourceUnreadable(

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from tpuserve_exporter.graphs.graph_walk import Walk, find_called, has_kernel
+from tpuserve_exporter.graphs.operation_libraries import load_installed
 from tpuserve_exporter.inspection.contents import Operations
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def count_operations(graph: "GraphDef", outputs: Iterable[str] | None = None) ->
     functions = {function.signature.name for function in graph.library.function}
     for name in functions & counts.keys():
         del counts[name]
+    load_installed(counts)
     tpu = {name: count for name, count in counts.items() if is_tpu_operation(name)}
     unknown = {name: count for name, count in counts.items() if not _is_known(name) and name not in tpu}
     _register_compiled_kernels()

@@ -17,6 +17,7 @@ from tpuserve_exporter.checks.version_graph import check_no_python
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.staging import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.graphs.operation_libraries import describe_needs
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.programs.lowering import check_lowering
@@ -27,7 +28,7 @@ from tpuserve_exporter.sources.kinds import builds_itself, detect, open_as_kind,
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.saved_model.directory import saved_values
-from tpuserve_exporter.sources.saved_model.file import check_assigned, check_operations
+from tpuserve_exporter.sources.saved_model.file import check_assigned, check_operations, operations_of
 from tpuserve_exporter.stages.checking import check_version, compile_programs, record_answers
 from tpuserve_exporter.stages.job import Exported, Job, Warnings
 from tpuserve_exporter.stages.publishing import (
@@ -199,6 +200,9 @@ def screen_version(job: Job, written: Written) -> Written:
         check_no_python(written.folder)
         check_assigned(written.folder)
         findings = check_operations(written.folder, job.options.model.allowed_ops)
+        needs = describe_needs(operations_of(written.folder))
+    for need in needs:
+        job.warnings.add(need)
     if not findings:
         return written
     names = tuple(sorted({one.operation for one in findings}))

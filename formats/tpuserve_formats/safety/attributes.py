@@ -1,5 +1,6 @@
 """Attributes of nodes that make an allowed operation dangerous: files, functions, and bytes that become handles."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -9,17 +10,20 @@ HANDS_FUNCTIONS: Final = "hands functions to functions, which this check cannot 
 TAKES_ATTRIBUTES: Final = "takes attributes from its caller, which this check cannot read"
 FORGES_HANDLES: Final = "makes handles of resources from bytes"
 
-# Allowed operations that have the name of a file as an attribute.
-WITH_FILES: Final = frozenset({"DecodeProtoV2", "EncodeProto", "FixedUnigramCandidateSampler", "PrintV2"})
+# Operations that have the name of a file as an attribute.
+WITH_FILES: Final = frozenset(
+    {"DecodeProtoV2", "EncodeProto", "FixedUnigramCandidateSampler", "PrintV2", "SimpleMLLoadModelFromPathWithHandle"}
+)
 # Operations that make tensors from bytes, with the attribute that has the types of the tensors.
 _FROM_BYTES: Final = {
     "Const": "dtype", "DeserializeManySparse": "dtype", "DeserializeSparse": "dtype", "ParseTensor": "out_type",
     "Restore": "dt", "RestoreSlice": "dt", "RestoreV2": "dtypes",
 }  # fmt: skip
 # Operations whose attributes this check reads.
-_SENSITIVE: Final = WITH_FILES | _FROM_BYTES.keys() | {"VarHandleOp", "XlaCallModule"}
+_SENSITIVE: Final = WITH_FILES | _FROM_BYTES.keys() | {"StaticRegexReplace", "VarHandleOp", "XlaCallModule"}
 # DT_RESOURCE and DT_VARIANT (tensorflow/core/framework/types.proto). A variant may contain a resource.
 _HANDLES: Final = frozenset({20, 21})
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9_]*")
 
 
 def danger_of_attributes(node: NodeDef) -> str:
@@ -42,6 +46,12 @@ def danger_of_calls(node: NodeDef) -> str:
     if any(hands_functions(function.attr.values()) for function in called_by(node)):
         return HANDS_FUNCTIONS
     return ""
+
+
+def removed_text(node: NodeDef) -> str:
+    """Return the text that a StaticRegexReplace removes from its input, or "" if it does anything else."""
+    pattern = node.attr["pattern"].s
+    return pattern.decode() if not node.attr["rewrite"].s and _PLAIN.fullmatch(pattern) else ""
 
 
 def hands_functions(values: Iterable[AttrValue]) -> bool:
@@ -67,5 +77,8 @@ def _danger_of_file(node: NodeDef) -> str:
             # Other values are a path (tensorflow/core/util/proto/descriptors.cc). The default is `local://`.
             source = node.attr["descriptor_source"].s
             return "" if source.startswith(b"bytes://") or source in (b"", b"local://") else "reads files"
+        case "SimpleMLLoadModelFromPathWithHandle":
+            # Begin of the names of the files in the directory that the operation reads.
+            return "" if _PLAIN.fullmatch(node.attr["file_prefix"].s) else "reads files"
         case _:
             return "reads files" if node.attr["vocab_file"].s else ""

@@ -12,6 +12,7 @@ from tpuserve_formats.safety.attributes import (
     danger_of_attributes,
     danger_of_calls,
     hands_functions,
+    removed_text,
 )
 
 # Field numbers (saved_model.proto and meta_graph.proto in tensorflow/core/protobuf; graph.proto, function.proto,
@@ -36,7 +37,8 @@ class Node(NamedTuple):
     operation do, such as `reads files`; empty for nothing. `module` is the StableHLO program of XlaCallModule.
     `variable` identifies the variable of VarHandleOp: all nodes with the same value share it. An empty one identifies
     none, because TensorFlow may share it with other nodes. `shared_name` is the name under which a reference variable
-    or a table is shared, in the same way.
+    or a table is shared, in the same way. `removes` is the text that StaticRegexReplace removes from its input, if it
+    does nothing else.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Node(NamedTuple):
     module: bytes = b""
     variable: str = ""
     shared_name: str = ""
+    removes: str = ""
 
 
 @dataclass(slots=True)
@@ -77,6 +80,18 @@ class Graph:
     main: Body
     functions: Mapping[str, Body]
     rest: MetaGraphDef
+
+    def operations(self) -> set[str]:
+        """Return the operations of the graph and of the functions that it calls, directly or not."""
+        operations, pending, seen = set[str](), [self.main], set[str]()
+        for body in pending:
+            for node in body.nodes.values():
+                called = {node.op, *node.functions} & self.functions.keys() - seen
+                seen |= called
+                pending += [self.functions[name] for name in called]
+                if node.op not in self.functions:
+                    operations.add(node.op)
+        return operations
 
 
 def read_graphs(saved_model: bytes | memoryview) -> Iterator[Graph]:
@@ -154,6 +169,8 @@ def _read_node(serialized: bytes) -> Node:
             return plain._replace(variable=node.attr["shared_name"].s.decode(errors="replace"))
         case "VariableV2" | "Variable" | "HashTableV2" | "HashTable":
             return plain._replace(shared_name=node.attr["shared_name"].s.decode(errors="replace"))
+        case "StaticRegexReplace":
+            return plain._replace(removes=removed_text(node))
         case "XlaCallModule":
             return plain._replace(module=node.attr["module"].s)
     return plain

@@ -24,10 +24,13 @@ FILE_INPUTS: Final[Mapping[str, int]] = {
     "Restore": 0,
     "RestoreSlice": 0,
     "RestoreV2": 0,
+    "SimpleMLLoadModelFromPathWithHandle": 1,
     "TFRecordDataset": 0,
     "TFRecordDatasetV2": 0,
     "TextLineDataset": 0,
 }
+# Those that read files of a directory, and all of whose files have fixed names.
+DIRECTORIES: Final = frozenset({"SimpleMLLoadModelFromPathWithHandle"})
 # Those that also write the file.
 CACHES: Final = frozenset({"CacheDataset", "CacheDatasetV2"})
 

@@ -23,6 +23,7 @@ class Origin(StrEnum):
     """Where a string comes from."""
 
     VERSION = "a file of the version, named by the loader"
+    ASSETS = "the directory of the version's assets"
     EMPTY = "an empty string in the graph"
     OTHER = "anything else, such as a request or a constant"
 
@@ -71,7 +72,23 @@ class Reach:
         data = [tensor for tensor in node.inputs if not tensor.startswith("^")][: index + 1]
         if index >= len(data) or not all(_is_single(body, tensor) for tensor in data):
             return Origin.OTHER
-        return self._trace(body, data[index])
+        end = body.nodes.get(node_of(data[index]))
+        is_fed = not body.name and with_index(data[index]) in self.fed
+        if end is None or not end.removes or is_fed or end.op in self.graph.functions or end.name in body.arguments:
+            return self._trace(body, data[index])
+        return self._origin_without_end(body, end)
+
+    def _origin_without_end(self, body: Body, node: Node) -> Origin:
+        """Return the origin of the result of a node that removes the name of an asset from its input.
+
+        Decision Forests find the directory of their model so. No asset may be in a directory of its own, and only one
+        name is removed, which ends with `done`. Otherwise, the rest of the path could lead out of the version.
+        """
+        names = [one.filename for one in self.graph.rest.asset_file_def]
+        is_name = node.removes in names and node.removes.endswith("done") and not any("/" in one for one in names)
+        if not is_name or not node.inputs or not _is_single(body, node.inputs[0]):
+            return Origin.OTHER
+        return Origin.ASSETS if self._trace(body, node.inputs[0]) is Origin.VERSION else Origin.OTHER
 
     def _follow(self, body: Body, nodes: Iterable[Node]) -> None:
         """Pass the origins of the arguments to every function that the nodes may call."""

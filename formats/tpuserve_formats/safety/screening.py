@@ -13,7 +13,14 @@ from typing import Final
 from tpuserve_formats.messages.official import AssetFileDef, MetaGraphDef, SavedObject
 from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
 from tpuserve_formats.safety.graph import Body, Graph, Node, read_graph_def, read_graphs
-from tpuserve_formats.safety.operations import CACHES, EVALUATED_ANYWHERE, EVALUATED_WITH_FILES, FILE_INPUTS, danger_of
+from tpuserve_formats.safety.operations import (
+    CACHES,
+    DIRECTORIES,
+    EVALUATED_ANYWHERE,
+    EVALUATED_WITH_FILES,
+    FILE_INPUTS,
+    danger_of,
+)
 from tpuserve_formats.safety.reach import Origin, Reach, with_index
 from tpuserve_formats.safety.runs import initialisers, signatures, target
 
@@ -173,8 +180,8 @@ def _reads_own_file(reach: Reach, body: Body, node: Node) -> bool:
     if index is None:
         return False
     # A cache also writes its file. Without a name, it keeps its rows in memory.
-    harmless = (Origin.EMPTY,) if node.op in CACHES else (Origin.EMPTY, Origin.VERSION)
-    return reach.origin(body, node, index) in harmless
+    harmless = {Origin.EMPTY} if node.op in CACHES else {Origin.EMPTY, Origin.VERSION}
+    return reach.origin(body, node, index) in harmless | ({Origin.ASSETS} if node.op in DIRECTORIES else set())
 
 
 def _assets(rest: MetaGraphDef) -> dict[str, Origin]:

@@ -167,3 +167,41 @@ def test_only_operations_that_write_nothing_may_have_the_path_of_an_asset(operat
     add_text(model.graph, "empty", b"")
     use.input[FILE_INPUTS[operation]] = "empty"
     assert screen(model) == ""
+
+
+def loading_a_forest(pattern: bytes = b"7f_done", rewrite: bytes = b"", prefix: bytes = b"7f_") -> ForgedModel:
+    """Return a model that loads a decision forest from the directory of its asset, as its library's exports do."""
+    model = ForgedModel(init="load", asset="path:0", asset_file="7f_done")
+    add_text(model.graph, "y", b"")
+    add_node(model.graph, "path", "Placeholder", dtype=tf.string)
+    add_node(model.graph, "handle", "SimpleMLCreateModelResource")
+    add_node(model.graph, "folder", "StaticRegexReplace", "path", pattern=pattern, rewrite=rewrite)
+    add_node(model.graph, "load", "SimpleMLLoadModelFromPathWithHandle", "handle", "folder", file_prefix=prefix)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (loading_a_forest(), ""),
+        (loading_a_forest(prefix=b"../../other/"), "SimpleMLLoadModelFromPathWithHandle (node load) reads files"),
+        (loading_a_forest(pattern=b".*"), "SimpleMLLoadModelFromPathWithHandle (node load) reads files"),
+        (loading_a_forest(pattern=b"done"), "SimpleMLLoadModelFromPathWithHandle (node load) reads files"),
+        (loading_a_forest(rewrite=b"../"), "SimpleMLLoadModelFromPathWithHandle (node load) reads files"),
+    ],
+)
+def test_a_decision_forest_reads_only_the_directory_of_the_assets(model: ForgedModel, expected: str) -> None:
+    assert screen(model) == expected
+
+
+def test_the_directory_of_the_assets_is_for_decision_forests_alone() -> None:
+    model = loading_a_forest()
+    add_node(model.graph, "read", "ReadFile", "folder")
+    model.init = "read"
+    assert screen(model) == "ReadFile (node read) reads files"
+
+
+def test_a_decision_forest_reads_no_directory_of_an_asset_in_a_directory() -> None:
+    model = loading_a_forest()
+    model.asset_file = "x.7f_done./7f_done"
+    assert screen(model) == "SimpleMLLoadModelFromPathWithHandle (node load) reads files"

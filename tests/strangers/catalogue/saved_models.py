@@ -43,6 +43,12 @@ def _unassigned(name: str, reads: str, warning: str = "", refusal: Refusal | Non
     )
 
 
+def _tokeniser(name: str, library: str) -> Stranger:
+    """Return a SavedModel with operations of a library that TensorFlow Serving links."""
+    export = Export("SavedModel", "saved", BATCH_SIZES, warning=library)
+    return Stranger(f"library_{name}", f"tests.strangers.models.tokenisers:save_{name}", (export,))
+
+
 STRANGERS = (
     _saved("module"),
     _saved("scalars", rows=False),
@@ -63,4 +69,8 @@ STRANGERS = (
     _unassigned("copied_variables", "variables", "the export saved it again"),
     _unassigned("table", "table 'words'", "the export saved it again"),
     _unassigned("without_bias", "variable 'bias'", refusal=Refusal(6, "reads the variable 'bias'")),
+    _tokeniser("bert", "WordpieceTokenizeWithOffsets of TensorFlow Text"),
+    _tokeniser("fast_bert", "of TensorFlow Text"),
+    _tokeniser("sentencepiece", "SentencepieceTokenizeOp of TensorFlow Text"),
+    _tokeniser("forest", "SimpleMLLoadModelFromPathWithHandle of Decision Forests"),
 )

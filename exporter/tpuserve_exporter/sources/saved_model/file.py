@@ -14,10 +14,10 @@ from tpuserve_formats.safety.screening import (
     BadAsset,
     Finding,
     describe_findings,
-    operations_of,
     screen_nodes,
     screen_saved_model,
 )
+from tpuserve_formats.safety.screening import operations_of as refused_operations
 from tpuserve_formats.safety.unassigned import State, explain_unassigned, find_unassigned
 
 if TYPE_CHECKING:
@@ -143,6 +143,11 @@ def check_operations(version: Path, allowed: Collection[str]) -> list[Finding]:
     return findings
 
 
+def operations_of(version: Path) -> set[str]:
+    """Return the operations of a version's graphs and of the functions that they call."""
+    return set[str]().union(*(one.operations() for one in read_graphs(read_content(version))))
+
+
 # A source without the process that made its Python functions cannot run them. The check of the version refuses them.
 PYTHON: Final = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
@@ -156,7 +161,7 @@ def refuse(name: str, findings: Sequence[Finding], allowed: Collection[str]) -> 
     """Raise UnsafeOperation for findings, unless `allowed` has all of their operations."""
     refused = [one for one in findings if one.operation not in allowed]
     if refused:
-        names = operations_of(refused)
+        names = refused_operations(refused)
         options = " ".join(f"--allow-op {one}" for one in names)
         raise UnsafeOperation(
             f"{name} has operations that servers refuse: {describe_findings(refused)}. Build the model without "

@@ -124,6 +124,8 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     """Check the graph that TensorFlow would load, without TensorFlow. Reads the whole file; blocks.
 
     Raises:
+        NotFound: no graph has the tags that the server loads.
+        MissingRuntime: a library of the graph's operations is not installed.
         FailedPrecondition: the graph has operations that the server refuses, or a signature cannot answer.
         InvalidArgument: the file is damaged, or an asset is outside the version.
     """
@@ -131,6 +133,7 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
 
     from tpuserve_formats.errors import FormatError
     from tpuserve_formats.safety.graph import read_graphs
+    from tpuserve_server.executors.tensorflow.graph_needs import choose_graph, find_libraries
     from tpuserve_server.executors.tensorflow.run_graph import check_operations, find_missing_values, lacks_values
 
     # `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
@@ -142,7 +145,9 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     except (FormatError, DecodeError) as error:
         raise InvalidArgument(f"{file.name} is damaged. Copy or export the version again") from error
     tags, safety = options[TensorFlowOptions].tags, options[SafetyOptions]
+    chosen = choose_graph(graphs, tags)
     check_operations(graphs, tags, safety.allowed_ops)
+    find_libraries(chosen.operations())
     if not safety.lenient_loads and (missing := find_missing_values(graphs, tags, version_path)):
         raise lacks_values(missing)
 

@@ -8,7 +8,7 @@ import functools
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,12 +23,19 @@ from tpuserve_formats.messages.official import CallableOptions, ConfigProto, Run
 from tpuserve_formats.safety.graph import Body, Graph, read_graphs
 from tpuserve_server.core.system.memory import trim_memory
 from tpuserve_server.core.system.threads import run_in_background
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError, error_for_code
+from tpuserve_server.core.terms.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    error_for_code,
+)
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.candidate import CompletedRun
 from tpuserve_server.executors.tensorflow import TensorFlowOptions, c_api
+from tpuserve_server.executors.tensorflow.graph_needs import choose_graph, find_libraries
 from tpuserve_server.executors.tensorflow.least_sizes import LeastSize, find_least_sizes
 from tpuserve_server.executors.tensorflow.meta_graph import parse_signatures
 from tpuserve_server.executors.tensorflow.pinned_saved_model import PinnedSavedModel
@@ -49,7 +56,7 @@ from tpuserve_server.executors.tensorflow.session_config import (
     run_options,
     session_config,
 )
-from tpuserve_server.executors.tensorflow.start import start_whole_tensorflow
+from tpuserve_server.executors.tensorflow.start import load_library, start_whole_tensorflow
 
 _log = logging.getLogger(__name__)
 
@@ -275,6 +282,7 @@ class TensorFlowExecutor:
         try:
             graphs = list(read_graphs(graph))
             check_calls(graphs)
+            chosen = choose_graph(graphs, self._options.tags)
             allowed = check_operations(graphs, self._options.tags, self._options.allowed_ops)
             if missing := find_missing_values(graphs, self._options.tags, path):
                 if not self._options.lenient_loads:
@@ -282,10 +290,11 @@ class TensorFlowExecutor:
                 _log.warning("%s is served by --lenient_loads, but %s", servable_id, missing)
         except FailedPrecondition:
             raise
+        except NotFound as error:
+            raise _load_error(error) from error
         except (ServingError, FormatError, DecodeError) as error:
             raise _load_error(InvalidArgument(str(error))) from error
-        if _has_undefined_operations(graphs):
-            start_whole_tensorflow()
+        _define(chosen.operations())
         return allowed
 
 
@@ -386,16 +395,29 @@ class TensorFlowServable:
         return added
 
 
-def _has_undefined_operations(graphs: Iterable[Graph]) -> bool:
-    """Return whether a graph has an operation that TensorFlow's libraries lack, such as AudioMicrofrontend."""
-    operations = {
-        node.op
-        for graph in graphs
-        for body in (graph.main, *graph.functions.values())
-        for node in body.nodes.values()
-        if node.op not in graph.functions
-    }
-    return any(op_def_registry.get(operation) is None for operation in operations)
+def _define(operations: Collection[str]) -> None:
+    """Make TensorFlow know the operations.
+
+    Raises:
+        MissingRuntime: a library is not installed.
+        FailedPrecondition: no library of the server has some of them, or a library cannot be loaded.
+    """
+    undefined = _undefined(operations)
+    for library in find_libraries(undefined):
+        load_library(library)
+    if undefined and (undefined := _undefined(undefined)):
+        # It has a few more, such as AudioMicrofrontend.
+        start_whole_tensorflow()
+    if undefined and (undefined := _undefined(undefined)):
+        raise FailedPrecondition(
+            f"the SavedModel needs operations that this server does not have: {', '.join(undefined)}. They belong to a "
+            "library of custom operations. Export the model without them"
+        )
+
+
+def _undefined(operations: Collection[str]) -> list[str]:
+    """Return the operations that TensorFlow and the loaded libraries lack."""
+    return [show_name(one) for one in sorted(operations) if op_def_registry.get(one) is None]
 
 
 def _pin(path: Path) -> PinnedSavedModel:

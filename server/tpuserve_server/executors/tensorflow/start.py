@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from tpuserve_formats.operation_libraries import OperationLibrary
 from tpuserve_server.core.system.memory import release_library_pages, settle_garbage_collector
+from tpuserve_server.core.terms.errors import FailedPrecondition
 
 # Lines that TensorFlow writes before it reads TF_CPP_MIN_LOG_LEVEL: a notice of absl, and lines of level INFO.
 _FIRST_LINES = re.compile(rb"^(WARNING: All log messages before absl|I\d{4} ).*\n?", re.MULTILINE)
@@ -52,6 +54,28 @@ def start_whole_tensorflow() -> None:
         if "tensorflow" not in sys.modules:
             with _quiet_import():
                 import tensorflow  # noqa: F401 (as above)
+
+
+def load_library(library: OperationLibrary) -> None:
+    """Register a library's operations and kernels. The first call takes 5 ms for each of its files. Thread-safe.
+
+    Raises:
+        FailedPrecondition: TensorFlow cannot load the library, which is probably of another version.
+    """
+    with _lock:
+        start_tensorflow()
+        with tensorflow_modules():
+            from tensorflow.python.client import pywrap_tf_session
+            from tensorflow.python.framework import errors_impl
+        for file in library.shared_objects():
+            try:
+                # TensorFlow keeps the libraries that it has loaded, and loads none twice.
+                pywrap_tf_session.TF_LoadLibrary(str(file))
+            except errors_impl.OpError as error:
+                raise FailedPrecondition(
+                    f"TensorFlow {pywrap_tf_session.__version__} cannot load {file.name} of {library.name}. Reinstall "
+                    f"it: pip install --force-reinstall 'tpuserve-server[{library.extra}]'"
+                ) from error
 
 
 @contextlib.contextmanager
