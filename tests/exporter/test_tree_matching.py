@@ -78,6 +78,13 @@ def test_optimizer_state_is_found_in_a_tuple_without_names() -> None:
         match_trees(BARE, stored, "1/0/nu")
 
 
+def test_a_counter_and_moments_beside_the_parameters_are_no_state_of_them() -> None:
+    stored = specs("params/dense/kernel", "ema/dense/kernel", "mu/dense/kernel", "nu/dense/kernel")
+    stored |= specs("count", "step", shape=())
+    assert taken(BARE, stored, "raw") == {"dense/kernel": "params/dense/kernel"}
+    assert taken(BARE, stored) == {"dense/kernel": "ema/dense/kernel"}
+
+
 def test_only_optimizer_state_that_fits_is_taken_only_by_its_name() -> None:
     stored = specs("optimizer/target/dense/kernel", "optimizer/state/0/mu/dense/kernel")
     with pytest.raises(CheckpointMismatch, match=r"only optimizer state fits the model\..*--weights optimizer/target"):

@@ -5,6 +5,7 @@ base iterates `z`, from which and from the parameters follow the weights for eva
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -61,17 +62,21 @@ class KeptStates:
     """The states in a tree with these paths."""
 
     def __init__(self, paths: Collection[KeyPath]) -> None:
-        inner = {path[:depth] for path in paths for depth in range(1, len(path))}
-        found: dict[KeyPath, KeptState] = {}
+        children = defaultdict[KeyPath, set[str]](set)
         for path in paths:
-            place = path[:-1]
-            if path[-1:] == ("count",) and (*place, "ema") in inner:
-                found[place] = AverageState(place, path)
-            if path[-1:] == ("b1",) and {(*place, "weight_sum")} <= set(paths) and (*place, "z") in inner:
-                found[place] = ScheduleFreeState(place, path)
-        self._found = found
-        # Optimizers keep both moments of gradients at one place.
-        self._moments = {path[:-1] for path in inner if path[-1] == "mu" and (*path[:-1], "nu") in inner}
+            for depth, key in enumerate(path):
+                children[path[:depth]].add(key)
+        self._found: dict[KeyPath, KeptState] = {}
+        self._moments = set[KeyPath]()
+        for place, keys in children.items():
+            # A training state may have `ema` and `count` among others. The state of optax has only these.
+            if keys == {"count", "ema"}:
+                self._found[place] = AverageState(place, (*place, "count"))
+            elif keys >= {"b1", "weight_sum", "z"}:
+                self._found[place] = ScheduleFreeState(place, (*place, "b1"))
+            elif keys >= {"mu", "nu"}:
+                # Optimizers keep both moments of gradients at one place.
+                self._moments |= {(*place, "mu"), (*place, "nu")}
 
     def of(self, path: KeyPath) -> KeptState | None:
         """Return the innermost state around a path, or None."""
@@ -81,9 +86,6 @@ class KeptStates:
         """Return the state that keeps weights at `root`, or None."""
         state = self.of(root)
         return state if state is not None and root[: len(state.values)] == state.values else None
-
-    def schedule_free(self) -> ScheduleFreeState | None:
-        return next((one for one in self._found.values() if isinstance(one, ScheduleFreeState)), None)
 
     def role(self, root: KeyPath) -> Role:
         """Return the role of a part. All of a state is the optimizer's, wherever the tree has it."""
@@ -95,7 +97,7 @@ class KeptStates:
         return Role.OPTIMIZER if self._is_in_state(path) else role_of(outside)
 
     def _is_in_state(self, path: KeyPath) -> bool:
-        return self.of(path) is not None or any(path[:end] in self._moments for end in range(len(path)))
+        return self.of(path) is not None or any(path[:end] in self._moments for end in range(1, len(path) + 1))
 
 
 def keeps_parameters(root: KeyPath) -> bool:
