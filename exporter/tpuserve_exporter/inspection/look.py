@@ -10,6 +10,7 @@ from tpuserve_exporter.inspection.tree import inspect_tree
 from tpuserve_exporter.sources.checkpoint_path import INDEX_SUFFIX, is_torch_archive
 from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face
 from tpuserve_exporter.sources.keras.archive import is_index
+from tpuserve_exporter.sources.kinds import list_others
 from tpuserve_exporter.sources.torch.distributed_metadata import is_distributed
 from tpuserve_exporter.sources.trees.flax_file import FlaxTree, find_flax, is_flax
 from tpuserve_exporter.sources.trees.npz_file import NpzTree, is_npz
@@ -117,7 +118,9 @@ def _read_directory(path: Path, verify: bool) -> Contents:
         return inspect_orbax(path)
     if find_flax(path) is not None:
         return inspect_tree("Flax file", FlaxTree(path), path)
-    raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions")
+    within = list_others(path, None)
+    hint = f". It contains {', '.join(within)}. Name one of them" if within else ""
+    raise SourceUnreadable(f"{path} contains no checkpoint, no SavedModel and no versions{hint}")
 
 
 def _is_saved_model(path: Path) -> bool:
