@@ -63,8 +63,9 @@ def test_moving_averages_are_served_unless_the_raw_weights_are_asked_for(
     auto = export(averaged, tmp_path / "auto", *MLP)
     assert auto.code == 0, auto.err
     assert "used the moving averages of 4 of 4 variables (--weights raw uses the others)" in auto.out
-    provenance = read_manifest(tmp_path / "auto/1")["source"]["provenance"]
-    assert provenance == [{"kind": "average", "part": "NAME/ExponentialMovingAverage", "count": 4}]
+    (provenance,) = read_manifest(tmp_path / "auto/1")["source"]["provenance"]
+    assert provenance.pop("detail").startswith("compared with the weights as trained: ")
+    assert provenance == {"kind": "average", "part": "NAME/ExponentialMovingAverage", "count": 4}
     np.testing.assert_allclose(serve(tmp_path / "auto/1", features=features)["logits"], shadow, rtol=1e-4, atol=1e-5)
     assert export(averaged, tmp_path / "raw", *MLP, "--weights", "raw").code == 0
     np.testing.assert_allclose(serve(tmp_path / "raw/1", features=features)["logits"], raw, rtol=1e-4, atol=1e-5)

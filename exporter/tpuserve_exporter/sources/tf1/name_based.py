@@ -1,8 +1,9 @@
 """TF1 checkpoints, which store variables by name only: their contents, and the match with a graph's variables."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +11,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.graphs.graph_walk import RESOURCE_VARIABLE
 from tpuserve_exporter.options.export_options import ModelOptions, Weights, idle_renames, rename
 from tpuserve_exporter.sources.checkpoint_path import step_of
+from tpuserve_exporter.sources.nearness import check_near, choose_compared, measure
 from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.variables.object_graph import (
     OBJECT_GRAPH_KEY,
@@ -17,7 +19,7 @@ from tpuserve_exporter.sources.variables.object_graph import (
     read_tensor,
     restore_tensor,
 )
-from tpuserve_exporter.terms.provenance import Origin, OriginKind
+from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
 
@@ -168,10 +170,12 @@ def restore(
     `left_out` are variables of the graph that are not served. `initializer` gives the values of variables that the
     checkpoint lacks and --allow-missing allows.
     """
-    chosen, averages = _choose(checkpoint, variables, options.weights)
+    raw, averages = _choose(checkpoint, variables, options.weights)
+    chosen = {**raw, **averages}
     pairs = {one.name: (one, chosen[one.name]) for one in variables if one.name in chosen}
-    entries = [_compare(one, chosen.get(one.name)) for one in variables]
-    report = _report(checkpoint, pairs, entries, options, averages, frozenset(left_out))
+    average = Origin(OriginKind.AVERAGE, f"NAME{_AVERAGE}", _check_averages(checkpoint, averages, raw))
+    entries = [_compare(one, chosen.get(one.name), average if one.name in averages else TRAINED) for one in variables]
+    report = _report(checkpoint, pairs, entries, options, len(averages), frozenset(left_out))
     if report.problems:
         # A graph from a file has no initial values.
         message = report.refusal(f"{checkpoint.prefix.name} does not fit {what}", may_miss=options.builder is not None)
@@ -182,8 +186,8 @@ def restore(
 
 def _choose(
     checkpoint: NameBasedCheckpoint, variables: Sequence[GraphVariable], weights: Weights
-) -> tuple[dict[str, Stored], int]:
-    """Return the tensor to take for each variable, and the number of averages among them."""
+) -> tuple[dict[str, Stored], dict[str, Stored]]:
+    """Return the trained tensor of each variable that has one, and the averages to take instead."""
     stored = checkpoint.stored
     raw = {one.name: stored[one.stored_name] for one in variables if one.stored_name in stored}
     shadows = {one.name: one.stored_name + _AVERAGE for one in variables}
@@ -192,18 +196,26 @@ def _choose(
         raise CheckpointMismatch(
             f"--weights ema: {checkpoint.prefix.name} has no averages (NAME{_AVERAGE}). Use --weights raw"
         )
-    taken = averages if weights != "raw" else {}
-    return raw | taken, len(taken)
+    return raw, averages if weights != "raw" else {}
 
 
-def _compare(variable: GraphVariable, stored: Stored | None) -> Entry:
+def _check_averages(checkpoint: NameBasedCheckpoint, averages: Mapping[str, Stored], raw: Mapping[str, Stored]) -> str:
+    """Compare averages with the trained values. Return a description. Raises CheckpointMismatch if they are far."""
+    alike = {
+        name: math.prod(one.shape)
+        for name, one in averages.items()
+        if "float" in one.dtype and name in raw and raw[name].shape == one.shape
+    }
+    values = ((checkpoint.read(averages[name]), checkpoint.read(raw[name])) for name in choose_compared(alike))
+    return check_near(measure(values), f"the average (NAME{_AVERAGE})", "the weights as trained")
+
+
+def _compare(variable: GraphVariable, stored: Stored | None, origin: Origin) -> Entry:
     model = ArraySpec(variable.dtype.name, variable.stored_shape)
     if stored is None:
         return Entry.compare(variable.name, model, None)
     key = None if stored.key == variable.name else stored.key
-    is_average = stored.key.endswith(_AVERAGE)
-    origin = Origin(OriginKind.AVERAGE, f"NAME{_AVERAGE}", stored=key) if is_average else Origin(stored=key)
-    return Entry.compare(variable.name, model, stored.spec, origin)
+    return Entry.compare(variable.name, model, stored.spec, replace(origin, stored=key))
 
 
 def _report(
