@@ -92,11 +92,11 @@ def _spectrogram(model: Any) -> dict[str, JaxInput]:  # noqa: ANN401
 
 
 def _sound(model: Any) -> dict[str, JaxInput]:  # noqa: ANN401
-    """Return samples of a free number, as Wav2Vec2 takes them, or a spectrogram of a fixed length."""
+    """Return a spectrogram of a fixed length. The number of samples that Wav2Vec2 takes is the user's choice."""
     config = model.config
-    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
-        return {"input_values": JaxInput("float32", ("batch", config.max_length, config.num_mel_bins))}
-    return {"input_values": JaxInput("float32", ("batch", "length"))}
+    if not hasattr(config, "num_mel_bins") or not hasattr(config, "max_length"):
+        return {}
+    return {"input_values": JaxInput("float32", ("batch", config.max_length, config.num_mel_bins))}
 
 
 def longest_sequence(model: Any) -> int | None:  # noqa: ANN401
