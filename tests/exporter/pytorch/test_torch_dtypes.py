@@ -24,6 +24,7 @@ MADE_FROM_NUMBERS: Mapping[str, Operation] = {
     "arange from a start": lambda x, ids: torch.arange(2, x.shape[1]),
     "arange with a step": lambda x, ids: torch.arange(1, x.shape[1] + 1, 2),
     "arange downwards": lambda x, ids: torch.arange(5, 0, -2),
+    "arange of whole floats": lambda x, ids: torch.arange(x.shape[1], -1, -1.0),
     "arange of floats": lambda x, ids: torch.arange(0, 1, 0.25),
     "arange to a float": lambda x, ids: torch.arange(3.0),
     "arange of int32": lambda x, ids: torch.arange(3, dtype=torch.int32),
@@ -77,6 +78,8 @@ PROMOTED: Mapping[str, Operation] = {
     "where of integers": lambda x, ids: torch.where(x > 0.5, 1, 0),
     "where of a float": lambda x, ids: torch.where(ids > 0, ids, 1.5),
     "cat of floats and integers": lambda x, ids: torch.cat([x, ids], 1),
+    "places of the largest": lambda x, ids: x.topk(2).indices,
+    "the smallest": lambda x, ids: ids.topk(3, 0, largest=False).values,
     "softmax of float16 in float32": lambda x, ids: torch.softmax(x.half(), -1, dtype=torch.float32),
 }
 

@@ -125,10 +125,27 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype, **kwargs:
     import jax.numpy as jnp
     from torchax.ops.mappings import t2j_dtype
 
-    if not isinstance(step, int) or isinstance(start, float) or isinstance(end, float):
+    start, end, step = (int(one) if isinstance(one, float) and one.is_integer() else one for one in (start, end, step))
+    if any(isinstance(one, float) for one in (start, end, step)):
         return jnp.arange(start, end, step, dtype=t2j_dtype(dtype))
     count = -((start - end) // step)
     return (start + step * jnp.arange(count)).astype(t2j_dtype(dtype))
+
+
+def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: ANN401
+    """Compute `aten.topk` by a sort. TensorFlow cannot read the operation that JAX has for it."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    del sorted  # the order of the results is free without it
+    if not x.ndim:
+        return x, jnp.int32(0)
+    places = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
+    # The sort is stable, so that the first of equal values comes first.
+    turned = [dim] if largest else []
+    arrays = lax.sort((jnp.flip(x, turned), jnp.flip(places, turned)), dimension=dim % x.ndim, num_keys=1)
+    values, places = (jnp.flip(one, turned) for one in arrays)
+    return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(places, 0, k, axis=dim)
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:  # noqa: ANN401
@@ -186,6 +203,7 @@ _OWN = {
     torch.ops.aten._embedding_bag_forward_only.default: embedding_bag,
     torch.ops.aten.arange.start_step: arange,
     torch.ops.aten.mean.dim: mean,
+    torch.ops.aten.topk.default: topk,
 }
 # Assertions by torch.export about sizes and values. The outputs do not depend on them.
 _ASSERTIONS = ("_assert", "sym_constrain_range")
