@@ -69,6 +69,55 @@ def rows_and_positions() -> tuple[Callable[..., Any], PyTree]:
     return by_rows, params
 
 
+def kernel() -> tuple[Callable[..., Any], PyTree]:
+    return (lambda params, x: x @ params["kernel"]), {"kernel": jax.ShapeDtypeStruct((3, 2), jnp.float32)}
+
+
+def repeated() -> tuple[Callable[..., Any], PyTree]:
+    """Return a function with an argument that is no array."""
+    return (lambda params, x, times: sum([x @ params["kernel"]] * times)), kernel()[1]
+
+
+class Decoder(linen.Module):  # type: ignore[misc]  # flax is untyped
+    """Attention that keeps the keys and values of earlier calls."""
+
+    @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
+    def __call__(self, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        return linen.MultiHeadDotProductAttention(num_heads=1, decode=True)(x[:, None])
+
+
+class AlwaysDropout(linen.Module):  # type: ignore[misc]  # flax is untyped
+    @linen.compact  # type: ignore[untyped-decorator]  # flax is untyped
+    def __call__(self, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        kernel = self.param("kernel", linen.initializers.ones, (3, 2))
+        return linen.Dropout(0.5, deterministic=False)(x @ kernel)
+
+
+class Noisy(nnx.Module):  # type: ignore[misc]  # flax is untyped
+    """A module that adds noise, and counts its calls without using the count."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.dense = nnx.Linear(3, 2, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
+        self.rngs = rngs
+
+    def __call__(self, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        self.calls[...] += 1
+        return self.dense(x) + jax.random.normal(self.rngs.noise(), (2,))
+
+
+def noisy() -> Callable[[], Noisy]:
+    return lambda: Noisy(nnx.Rngs(0))
+
+
+class Counting(Noisy):
+    """A module that answers with the number of its calls."""
+
+    def __call__(self, x: Any) -> Any:  # noqa: ANN401 - arrays of jax
+        self.calls[...] += 1
+        return self.dense(x) * self.calls[...]
+
+
 class Tower(nnx.Module):  # type: ignore[misc]  # flax is untyped
     """A model: `features` [batch, 3] → [batch, 2].
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpuserve_exporter.errors import BuilderFailed, ExportError, OptionConflict, reason_of
 from tpuserve_exporter.models.builder import builder_failure, check_arguments, describe_type, find_builder
+from tpuserve_exporter.models.jax_advice import CACHE, advise
 from tpuserve_exporter.models.jax_function import TRIED_LENGTH, JaxInput, PyTree
 from tpuserve_exporter.models.naming import check_names, name_outputs
+from tpuserve_exporter.models.nnx_state import refuse_state
 from tpuserve_exporter.models.param_tree import ParamTree, read_tree
 from tpuserve_exporter.options.export_options import InputNaming, ModelOptions
 
@@ -62,7 +64,9 @@ class CallShape:
         if len(needed) == 1:
             return cls("as a dictionary", switches)
         raise OptionConflict(
-            f"the model takes {', '.join(one.name for one in taken) or 'nothing'}, but --input names {', '.join(names)}"
+            f"the model takes {', '.join(one.name for one in taken) or 'nothing'}, but --input names "
+            f"{', '.join(names)}. Use --input for every array. Set other arguments in the builder: return (apply_fn, "
+            "params), such as (lambda params, x: apply_fn(params, x, layers=2), params)"
         )
 
     def call(self, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the user's
@@ -78,6 +82,7 @@ _RETURNS = "(apply_fn, abstract_params), a Flax module, or a function without ar
 # Number of rows during shape inference of the parameters.
 _ROWS = 1
 # Collections that linen modules write during a call and do not read.
+_CACHE = "cache"
 _NOT_PARAMETERS = ("intermediates", "losses", "summaries")
 
 
@@ -157,13 +162,17 @@ def _understand(
         return _from_nnx(built, inputs)
     if isinstance(built, linen.Module):
         return _from_linen(name, built, inputs, longest)
+    if isinstance(built, type) and issubclass(built, linen.Module | nnx.Module):
+        raise BuilderFailed(f"{name} returned the class {built.__name__}. Return an instance, {built.__name__}(...)")
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         apply = built[0]
+        if isinstance(apply, linen.Module) or (isinstance(apply, type) and issubclass(apply, linen.Module)):
+            raise BuilderFailed(f"{name} returned a module in place of its function. Return (module.apply, params)")
         shape = CallShape.of(apply, inputs, skip=1)
         return (lambda params, inputs: shape.call(lambda *a, **k: apply(params, *a, **k), inputs)), built[1]
     kind = describe_type(built)
     hint = ". Save a Keras model on JAX as a .keras file, and export that file" if "keras" in kind else ""
-    raise BuilderFailed(f"{name} returned {kind}. A builder for an Orbax checkpoint returns {_RETURNS}{hint}")
+    raise BuilderFailed(f"{name} returned {kind}. A builder for a JAX checkpoint returns {_RETURNS}{hint}")
 
 
 def _check_pair(model: tuple[Any, ...]) -> None:
@@ -221,8 +230,11 @@ def _from_linen(
         raise
     except Exception as error:  # the user's code
         raise BuilderFailed(
-            f"{name}: the module fails for {_describe(fixed)}: {type(error).__name__}: {reason_of(error)}"
+            f"{name}: the module fails for {_describe(fixed)}: {type(error).__name__}: "
+            f"{reason_of(error).rstrip('.')}{advise(error)}"
         ) from error
+    if _CACHE in variables:
+        raise BuilderFailed(f"{name}: the module changes its collection '{_CACHE}' in each call (decode=True). {CACHE}")
     params = {collection: tree for collection, tree in variables.items() if collection not in _NOT_PARAMETERS}
     return (lambda params, arrays: shape.call(lambda *a, **k: module.apply(params, *a, **k), arrays)), params
 
@@ -237,6 +249,7 @@ def _from_nnx(
     module.eval()
     shape = CallShape.of(type(module).__call__, inputs, skip=1)
     graph, state, rest = nnx.split(module, nnx.All(nnx.Not(nnx.RngState), nnx.Not(nnx.Intermediate)), ...)
+    refuse_state(shape.call, module, {name: one.sized(_ROWS, TRIED_LENGTH) for name, one in inputs.items()})
 
     def call(params: PyTree, arrays: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever the model returns
         filled = jax.tree.map(lambda leaf: leaf, state)

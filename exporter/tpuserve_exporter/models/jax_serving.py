@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tpuserve_exporter.errors import BuilderFailed, CannotLower, ExportError, reason_of
+from tpuserve_exporter.models.jax_advice import advise
 from tpuserve_exporter.models.jax_function import TRIED_LENGTH, JaxFunction, JaxInput
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.tree_path import variable_name
@@ -372,12 +373,26 @@ def _explain(function: JaxFunction, rows: int, error: Exception) -> ExportError:
                 advice = f". {length} is the largest of --sequence-buckets. Is it longer than the model takes?"
         else:
             return _explain_length(function, length, error)
+    if calls := _python_calls(failed):
+        return CannotLower(
+            f"the model calls Python code ({', '.join(calls)}), which a server cannot run. Remove jax.debug.print, "
+            "jax.pure_callback and similar calls from the served model"
+        )
     if isinstance(error, NotImplementedError):
         return CannotLower(
             f"JAX cannot lower the model for {' and '.join(PLATFORMS)}: {reason_of(error)}. Build the model without it"
         )
     inputs = ", ".join(f"{name}: {one}" for name, one in failed.inputs.items())
-    return BuilderFailed(f"the model fails for {inputs}: {type(error).__name__}: {reason_of(error)}{advice}")
+    reason = f"{type(error).__name__}: {reason_of(error)}".rstrip(".")
+    return BuilderFailed(f"the model fails for {inputs}: {reason}{advice or advise(error)}")
+
+
+def _python_calls(function: JaxFunction) -> list[str]:
+    """Return the operations that call Python code. There are none in a function that fails in a trace."""
+    try:
+        return sorted({name for name in _operations(function) if "callback" in name or name == "debug_print"})
+    except Exception:  # the user's code, whose error is already known
+        return []
 
 
 def _explain_length(function: JaxFunction, length: int, error: Exception) -> CannotLower:

@@ -12,6 +12,7 @@ from tests.exporter.bad_inputs import (
     tf1_checkpoint,
     tf1_meta,
     tf2_checkpoint,
+    trees,
     usage,
 )
 from tests.exporter.bad_inputs.case import Section
@@ -22,6 +23,7 @@ SECTIONS: dict[str, Section] = {
     "tf1-meta": tf1_meta.SECTION,
     "keras": keras_files.SECTION,
     "orbax": orbax.SECTION,
+    "trees": trees.SECTION,
     "torch": pytorch.SECTION,
     "savedmodel": saved_model.SECTION,
     "labelled": labelled.SECTION,

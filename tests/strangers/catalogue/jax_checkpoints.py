@@ -54,4 +54,19 @@ STRANGERS = (
     _encoder("pax", ("directory", "checkpoints")),
     _encoder("npz", ("big_vision", "checkpoint.npz"), tolerance=BFLOAT16),
     _encoder("maxtext", ("Orbax", "checkpoints")),
+    Stranger(
+        "linen_decode",
+        f"{MODELS}:save_decoder",
+        (_export("to_bytes", "params.msgpack", "decoder", *_SEVEN, refusal=Refusal(7, "decode=False")),),
+    ),
+    Stranger(
+        "nnx_noise",
+        f"{MODELS}:save_noisy",
+        (
+            _export(
+                "Orbax", "checkpoint", "noisy", "--input", "x:float32[batch,6]",
+                refusal=Refusal(3, "the module draws random numbers"),
+            ),
+        ),
+    ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import optax
 import orbax.checkpoint as ocp
 import tensorstore
 from flax import linen as nn
+from flax import nnx
 from flax.training import train_state
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -161,3 +162,42 @@ def save_maxtext(folder):
         manager.save(3, args=ocp.args.Composite(items=ocp.args.PyTreeSave(saved)))
         manager.wait_until_finished()
     return answers(state.params)
+
+
+class Decoder(nn.Module):
+    """Attention that keeps the keys and values of earlier calls, as for text that it generates."""
+
+    @nn.compact
+    def __call__(self, ids):
+        return {"logits": nn.Dense(40)(nn.MultiHeadDotProductAttention(num_heads=2, decode=True)(nn.Embed(40, 8)(ids)))}
+
+
+def decoder():
+    return Decoder()
+
+
+class Noisy(nnx.Module):
+    """A module that samples a code in evaluation mode too, as a variational autoencoder does."""
+
+    def __init__(self, rngs):
+        self.mean, self.rngs = nnx.Linear(6, 3, rngs=rngs), rngs
+
+    def __call__(self, x):
+        return self.mean(x) + jax.random.normal(self.rngs.noise(), (3,))
+
+
+def noisy():
+    return lambda: Noisy(nnx.Rngs(0))
+
+
+def save_decoder(folder):
+    params = Decoder().init(jax.random.key(0), IDS)["params"]
+    (folder / "params.msgpack").write_bytes(flax.serialization.to_bytes(params))
+    return {}
+
+
+def save_noisy(folder):
+    state = nnx.state(Noisy(nnx.Rngs(0)), nnx.Param)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "checkpoint", nnx.to_pure_dict(state))
+    return {}

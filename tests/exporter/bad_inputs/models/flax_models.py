@@ -6,6 +6,11 @@ scorer = flax_builders.scorer
 other_input = flax_builders.other_input
 lookup = flax_builders.lookup
 positions = flax_builders.positions
+kernel = flax_builders.kernel
+decoder = flax_builders.Decoder
+dropout = flax_builders.AlwaysDropout
+noisy = flax_builders.noisy
+repeated = flax_builders.repeated
 
 
 def scorer_of(features: int) -> flax_builders.Scorer:
