@@ -118,10 +118,17 @@ class ExpectationFailed(ExportError):
     exit_code = 14
 
 
+# First line of an error in a Keras layer. Keras then prints the error itself, in bold.
+_IN_LAYER = re.compile(r"Exception encountered when calling (.+?)\.?$")
+_BOLD = re.compile(r"\x1b\[\d+m")
+
+
 def reason_of(error: Exception) -> str:
     """Return the line of another library's error that states the cause, or the error's class name if it has no text."""
     text = _EAGER.sub("", str(getattr(error, "message", None) or error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and (layer := _IN_LAYER.fullmatch(lines[0])):
+        return f"{layer[1]}: {_BOLD.sub('', lines[1])}"
     if lines[:1] == [_TRACED]:
         return re.sub(r"^\w+Error: ", "", lines[-1])
     return next((line for line in lines if not _FRAME.match(line)), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Tests for what Keras writes as several files: the callback OrbaxCheckpoint, and sharded weights."""
+"""Tests for Keras models in several files, and for their classes in modules of the user."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.exporter.test_layer_states import answer
-from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable, UnsafeSource
+from tpuserve_exporter.errors import BuilderFailed, CheckpointMismatch, OptionConflict, SourceUnreadable, UnsafeSource
 from tpuserve_exporter.inspection.look import inspect
-from tpuserve_exporter.options.export_options import ModelOptions, Weights
+from tpuserve_exporter.options.export_options import InputNaming, ModelOptions, Weights
 from tpuserve_exporter.sources.kinds import detect, open_source
+from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.terms.provenance import OriginKind
 
@@ -94,3 +95,44 @@ def test_sharded_weights_are_read_as_one(trained: tuple[Path, dict[Weights, Any]
     (tmp_path / index.name).write_text(json.dumps(content))
     with pytest.raises(UnsafeSource, match="outside its directory"):
         open_nested(tmp_path / index.name, "nested_with_terms")
+
+
+def test_import_gives_the_classes_of_a_file(tensorflow: None, tmp_path: Path) -> None:
+    import keras
+
+    from tests.exporter.state_builders import Mean
+
+    row = keras.Input((3, 2), name="x")
+    model = keras.Model(row, keras.layers.Dense(2, name="y")(Mean()(row)))
+    source = tmp_path / "model.keras"
+    model.save(source)
+    rows = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    with pytest.raises(SourceUnreadable, match=r"needs the class Mean.* Import the module that defines it, --import"):
+        open_source("keras", source, ModelOptions())
+    opened = open_source("keras", source, ModelOptions(imports=("tests.exporter.state_builders",)))
+    np.testing.assert_allclose(answer(opened, rows), model.predict_on_batch(rows), atol=1e-6)
+    with pytest.raises(OptionConflict, match="reads without --model"):
+        open_source("keras", source, ModelOptions(builder="a:b", imports=("tests.exporter.state_builders",)))
+    with pytest.raises(BuilderFailed, match="cannot import no_such_module"):
+        open_source("keras", source, ModelOptions(imports=("no_such_module",)))
+
+
+def test_functions_of_other_packages_do_not_count() -> None:
+    from tpuserve_exporter.sources.keras.custom_objects import import_objects
+
+    assert not import_objects(["tests.exporter.state_builders"]).keys() & {"Path", "Sequence", "Any"}
+    assert "Mean" in import_objects(["tests.exporter.state_builders"])
+
+
+def test_code_that_needs_fixed_sizes_is_refused_with_the_option(tensorflow: None, tmp_path: Path) -> None:
+    import keras
+
+    image = keras.Input((None, None, 1), name="image")
+    model = keras.Model(image, keras.layers.UpSampling2D(interpolation="bilinear", name="y")(image))
+    opened = open_live(model, ModelOptions())
+    assert not isinstance(opened.model, Path)
+    with pytest.raises(BuilderFailed, match=r"UpSampling2D.* --input 'image:float32\[batch,64,64,1\]'"):
+        opened.model.trace()
+    fixed = open_live(model, ModelOptions(inputs=(InputNaming.parse("image:float32[batch,4,4,1]"),)))
+    images = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    np.testing.assert_allclose(answer(fixed, images), model.predict_on_batch(images), atol=1e-6)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # Parameter names by heading, in the order of the help.
 SECTIONS: Final = {
     "Source": (
-        "kind builder model_args tag_set weights weights_decay renames allow_missing allow_unused unsafe allowed_ops"
+        "kind builder model_args imports tag_set weights weights_decay renames allow_missing allow_unused unsafe "
+        "allowed_ops"
     ),
     "Signatures": "signatures signature_name inputs outputs input_tensors output_tensors image_scale labels",
     "Batching": ("batch_sizes sequence_buckets pad_values batching batch_threads batch_timeout_us batch_queue"),
@@ -146,6 +147,13 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     metavar="K=V",
     multiple=True,
     help="Argument of the --model function. V is parsed as JSON if possible, otherwise as text. Repeatable.",
+)
+@click.option(
+    "--import",
+    "imports",
+    metavar="PKG.MODULE",
+    multiple=True,
+    help="Import a module with classes and functions of a whole Keras model, before the file is read. Repeatable.",
 )
 @click.option(
     "--tag-set",

@@ -60,6 +60,7 @@ def read_options(arguments: dict[str, Any]) -> ExportOptions:
         allow_batch_statistics=arguments.pop("allow_batch_statistics"),
         unsafe=arguments.pop("unsafe"),
         allowed_ops=arguments.pop("allowed_ops"),
+        imports=arguments.pop("imports"),
         tag_set=tuple(tag.strip() for tag in (arguments.pop("tag_set") or "").split(",") if tag.strip()),
     )
     examples = tuple(Example.parse(text) for text in arguments.pop("examples"))

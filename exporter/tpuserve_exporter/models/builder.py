@@ -30,16 +30,21 @@ def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise BuilderFailed(f"{option} {name!r} is not of the form pkg.module:function, such as models:build")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything while it is imported
-        raise BuilderFailed(f"cannot import {module_name}: {_explain_import(module_name, error)}") from error
+    module = import_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise BuilderFailed(f"{module_name} has no function {function_name!r}{_suggest(module, function_name)}")
     return function  # type: ignore[no-any-return]  # getattr of a module
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module of the user, with the working directory on `sys.path`. Raises BuilderFailed."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a user's module may raise anything while it is imported
+        raise BuilderFailed(f"cannot import {name}: {_explain_import(name, error)}") from error
 
 
 def _explain_import(module_name: str, error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.errors import BuilderFailed, reason_of
 from tpuserve_exporter.models.weights_check import release_weights
 from tpuserve_exporter.terms.signature import Signature, Tensors
 
@@ -27,6 +27,10 @@ class RaggedNames:
 
     def __bool__(self) -> bool:
         return bool(self.inputs or self.outputs)
+
+
+# A size of images, in an example of an option.
+_EXAMPLE_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,26 @@ class ServedFunction:
         try:
             return function, function.get_concrete_function(**self.inputs)
         except (TypeError, ValueError, tf.errors.OpError) as error:
-            raise BuilderFailed(f"cannot trace the model for {self._describe()}: {error}") from error
+            reason = reason_of(error).removesuffix(".")
+            raise BuilderFailed(
+                f"cannot trace the model for {self._describe()}: {reason}{self._advise(error)}"
+            ) from error
 
     def _describe(self) -> str:
         return ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in self.inputs.items())
+
+    def _advise(self, error: Exception) -> str:
+        """Return advice for code that computes with sizes as Python numbers, if sizes other than the batch are free."""
+        import tensorflow as tf
+
+        free = [name for name, spec in self.inputs.items() if None in spec.shape.as_list()[1:]]
+        if not free or not (isinstance(error, tf.errors.OperatorNotAllowedInGraphError) or "NoneType" in str(error)):
+            return ""
+        spec = self.inputs[free[0]]
+        sizes = ["batch", *(str(size or _EXAMPLE_SIZE) for size in spec.shape.as_list()[1:])]
+        return (
+            f". The code needs fixed sizes. Give them, such as --input '{free[0]}:{spec.dtype.name}[{','.join(sizes)}]'"
+        )
 
 
 class TracedReference:

@@ -146,7 +146,8 @@ class ModelOptions:
     `allow_nondeterminism` accepts outputs that differ from call to call, and `allow_batch_statistics` averages over the
     rows of a batch. `unsafe` runs code from the source while reading it, with all permissions of the user.
     `allowed_ops` are operations that the graph may have although servers refuse them. `weights_decay` is the decay of
-    an average that does not record it. `tag_set` chooses the graph of a SavedModel by its tags; empty: the one for
+    an average that does not record it. `imports` are modules with classes
+    of a Keras file. `tag_set` chooses the graph of a SavedModel by its tags; empty: the one for
     servers.
     """
 
@@ -174,6 +175,7 @@ class ModelOptions:
     unsafe: bool = False
     allowed_ops: tuple[str, ...] = ()
     tag_set: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

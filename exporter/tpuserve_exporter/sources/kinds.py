@@ -103,6 +103,10 @@ def open_source(kind: SourceKind, source: Path, options: ModelOptions) -> Opened
         raise OptionConflict("--weights-decay applies only to averages of optax.ema in checkpoints of JAX. Omit it")
     if options.tag_set and kind != "savedmodel":
         raise OptionConflict(f"--tag-set chooses a graph of a SavedModel, but {source.name} is {KINDS[kind].title}")
+    if options.imports and (kind != "keras" or options.builder is not None):
+        raise OptionConflict(
+            "--import gives the classes of a whole Keras model, which the exporter reads without --model. Omit --import"
+        )
     opener: Callable[[Path, ModelOptions], OpenedSource]
     opener = importlib.import_module(f"tpuserve_exporter.sources.{KINDS[kind].module}").open_source
     return opener(source, options)

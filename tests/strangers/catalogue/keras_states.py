@@ -43,4 +43,14 @@ STRANGERS = (
         (Export("OrbaxCheckpoint", "orbax", BATCH_SIZES),),
         environment={"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
     ),
+    _stranger(
+        "own_classes",
+        Export("--import", FILE, ("--import", MODELS, *BATCH_SIZES)),
+        Export(".keras", FILE, BATCH_SIZES, refusal=Refusal(6, "Import the module that defines it, --import")),
+    ),
+    _stranger(
+        "upsampling",
+        Export("fixed size", FILE, ("--input", "image:float32[batch,8,8,1]", *BATCH_SIZES)),
+        Export("any size", FILE, BATCH_SIZES, refusal=Refusal(7, "--input 'image:float32[batch,64,64,1]'")),
+    ),
 )

@@ -181,3 +181,43 @@ def save_nested(folder):
     model.fit(x, x[:, :2] ** 2, epochs=3, verbose=0, callbacks=[saving])
     model.save_weights(folder / "model.weights.json", max_shard_size=1e-6)
     return {"serving_default": [({"x": x[:5]}, {"y": np.asarray(model(x[:5]))})]}
+
+
+class Scale(layers.Layer):
+    """Not registered with Keras, as most people's layers."""
+
+    def __init__(self, by=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.by = by
+
+    def call(self, x):
+        return x * self.by
+
+    def get_config(self):
+        return {**super().get_config(), "by": self.by}
+
+
+@keras.saving.register_keras_serializable("strangers")
+def swish_squared(x):
+    return x * x * keras.ops.sigmoid(x)
+
+
+def save_own_classes(folder):
+    keras.utils.set_random_seed(7)
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, layers.Dense(2, activation=swish_squared, name="y")(Scale(3.0)(x)))
+    model.save(folder / "model.keras")
+    rows = np.random.default_rng(5).normal(0, 2, (5, 4)).astype(np.float32)
+    return {"serving_default": [({"x": rows}, {"y": np.asarray(model(rows))})]}
+
+
+def save_upsampling(folder):
+    """Save a model that takes images of any size. Keras traces its UpSampling2D only with a fixed size."""
+    keras.utils.set_random_seed(7)
+    image = keras.Input((None, None, 1), name="image")
+    small = layers.Conv2D(3, 3, strides=2, padding="same", activation="relu")(image)
+    large = layers.UpSampling2D(interpolation="bilinear")(small)
+    model = keras.Model(image, layers.Conv2D(1, 1, name="mask")(large))
+    model.save(folder / "model.keras")
+    images = np.random.default_rng(5).normal(0, 1, (3, 8, 8, 1)).astype(np.float32)
+    return {"serving_default": [({"image": images}, {"mask": np.asarray(model(images))})]}

@@ -49,9 +49,12 @@ class KerasArchive:
     def is_keras_2(self) -> bool:
         return self.keras_version.startswith("2.")
 
-    def check_safe(self, unsafe: bool) -> None:
-        """Raise UnsafeSource if reading the model would run code from the file, unless `unsafe` is set."""
-        found = sorted(set(find_unsafe_config(self.config, self.is_keras_2)))
+    def check_safe(self, unsafe: bool, trusted: Sequence[str] = ()) -> None:
+        """Raise UnsafeSource if reading the model would run code from the file, unless `unsafe` is set.
+
+        The user has named the `trusted` modules, from which Keras 2 may take classes.
+        """
+        found = sorted(set(find_unsafe_config(self.config, self.is_keras_2, trusted)))
         if not found or unsafe:
             return
         layers = [one.removeprefix(_LAMBDA) for one in found if one.startswith(_LAMBDA)]

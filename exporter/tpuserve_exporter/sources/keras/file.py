@@ -31,6 +31,7 @@ from tpuserve_exporter.models.keras_serving import (
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
+from tpuserve_exporter.sources.keras.custom_objects import import_objects
 from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
 from tpuserve_exporter.sources.keras.restoring import restore_model
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
@@ -104,7 +105,7 @@ def _open_orbax(source: Path, options: ModelOptions) -> OpenedSource:
 
     def load() -> _Loaded:
         if options.builder is None:
-            stored.archive.check_safe(options.unsafe)
+            stored.archive.check_safe(options.unsafe, options.imports)
             with _reading(stored.archive):
                 model = stored.build(options)
         else:
@@ -124,7 +125,7 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
         )
     if options.renames:
         raise OptionConflict("--rename applies only to weights for your own model. Add --model pkg.module:function")
-    archive.check_safe(options.unsafe)
+    archive.check_safe(options.unsafe, options.imports)
     with archive.open_weights():  # checks that the file refers to no other file
         pass
 
@@ -158,7 +159,8 @@ def _load_model(archive: KerasArchive, options: ModelOptions) -> "keras.Model":
     import keras
 
     keras.backend.clear_session()
-    how = {"compile": False, "safe_mode": not options.unsafe}
+    custom = import_objects(options.imports)
+    how = {"compile": False, "safe_mode": not options.unsafe, "custom_objects": custom}
     with _reading(archive), _nothing_skipped(archive.path):
         if archive.path.suffix == ".h5":
             return keras.saving.load_model(archive.path, **how)
@@ -194,16 +196,20 @@ def _reading(archive: KerasArchive) -> Iterator[None]:
         name = archive.path.name
         if (unknown := _unregistered(error)) is not None:
             raise SourceUnreadable(
-                f"{name} needs the class {unknown}, which is not registered with Keras. {_BUILD}"
+                f"{name} needs {unknown}, which is not registered with Keras. Import the module that defines it, "
+                f"--import pkg.module. Or name{_BUILD.removeprefix('Name')}"
             ) from error
         hint = "" if isinstance(error, _DAMAGE) else f". {_BUILD}"
         raise SourceUnreadable(f"cannot read {name}: {reason_of(error).removesuffix('.')}{hint}") from error
 
 
 def _unregistered(error: Exception) -> str | None:
-    """Return the class that Keras could not find, taken from its message, or None."""
-    found = re.search(r"Could not locate class '([^']+)'|Unknown layer: '?([\w>]+)'?", str(error))
-    return None if found is None else found[1] or found[2]
+    """Return the class or function that Keras could not find, taken from its message, or None."""
+    text = str(error)
+    if found := re.search(r"Could not locate (class|function) '([^']+)'", text):
+        return f"the {found[1]} {found[2]}"
+    found = re.search(r"Unknown (layer|activation function|object)[^:]*: '?([\w>]+)'?", text)
+    return None if found is None else f"the {'class' if found[1] == 'layer' else 'function'} {found[2]}"
 
 
 def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
@@ -241,4 +247,6 @@ def _load_keras_2(archive: KerasArchive, options: ModelOptions) -> Any:  # noqa:
     import tf_keras
 
     with _reading(archive):
-        return tf_keras.models.load_model(archive.path, compile=False, safe_mode=not options.unsafe)
+        return tf_keras.models.load_model(
+            archive.path, compile=False, safe_mode=not options.unsafe, custom_objects=import_objects(options.imports)
+        )

@@ -16,6 +16,7 @@ from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceU
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, describe_config
+from tpuserve_exporter.sources.keras.custom_objects import import_objects
 from tpuserve_exporter.sources.keras.saved_layers import list_configs
 from tpuserve_exporter.sources.trees.orbax import OrbaxTree
 from tpuserve_exporter.sources.variables.matching import (
@@ -86,7 +87,8 @@ class KerasOrbaxModel:
         keras.backend.clear_session()
         # Keras empties the dictionary that it reads.
         config = copy.deepcopy({key: one for key, one in self.archive.config.items() if key != "compile_config"})
-        return keras.saving.deserialize_keras_object(config, safe_mode=not options.unsafe)
+        custom = import_objects(options.imports)
+        return keras.saving.deserialize_keras_object(config, custom, safe_mode=not options.unsafe)
 
     def variables(self, states: set[str]) -> list[StoredVariable]:
         found = [path for path in self._paths if path[0] in _VARIABLES and path[-1] != _GENERATORS]

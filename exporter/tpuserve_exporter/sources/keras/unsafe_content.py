@@ -7,7 +7,7 @@ that the file names. This module needs neither Keras nor TensorFlow.
 
 import builtins
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,21 +25,22 @@ _PARTS: Final = re.compile(
 _PATHS: Final = ("ckpt_to_load_from", "vocabulary", "vocabulary_file")
 
 
-def find_unsafe_config(config: object, keras_2: bool = False) -> Iterator[str]:
+def find_unsafe_config(config: object, keras_2: bool = False, trusted: Sequence[str] = ()) -> Iterator[str]:
     """Yield what is unsafe in a model's configuration, such as `Lambda layer twice`, at any depth.
 
-    `keras_2`: Keras 2 reads the file. It calls functions of TensorFlow, and imports modules, that the file names.
+    `keras_2`: Keras 2 reads the file. It calls functions of TensorFlow, and imports modules, that the file names. The
+    user has named the `trusted` modules.
     """
     if isinstance(config, dict):
-        if found := _describe(config) or (describe_keras_2(config) if keras_2 else ""):
+        if found := _describe(config) or (describe_keras_2(config, trusted) if keras_2 else ""):
             yield found
             return
         yield from (f"the file {config[key]!r} as {key}" for key in _PATHS if isinstance(config.get(key), str))
         for value in config.values():
-            yield from find_unsafe_config(value, keras_2)
+            yield from find_unsafe_config(value, keras_2, trusted)
     elif isinstance(config, list):
         for value in config:
-            yield from find_unsafe_config(value, keras_2)
+            yield from find_unsafe_config(value, keras_2, trusted)
 
 
 def _describe(config: dict[str, Any]) -> str:
@@ -112,7 +113,7 @@ _VALUES: Final = frozenset({"__bytes__", "__ellipsis__", "__numpy__", "__tensor_
 _SPECS: Final = re.compile(r"tensorflow\.python\.(framework|ops\.ragged)\.\w+")
 
 
-def describe_keras_2(config: Mapping[str, Any]) -> str:
+def describe_keras_2(config: Mapping[str, Any], trusted: Sequence[str] = ()) -> str:
     """Return what an object of a file calls or imports that is not a part of models; empty if it does not."""
     kind = config.get("class_name")
     inner = config.get("config")
@@ -120,7 +121,7 @@ def describe_keras_2(config: Mapping[str, Any]) -> str:
         return found
     if "class_name" not in config and "spec_name" not in config:
         return ""
-    return _describe_object(str(kind), config)
+    return "" if config.get("module") in trusted else _describe_object(str(kind), config)
 
 
 def _describe_call(kind: str, inner: Mapping[str, Any]) -> str:
