@@ -400,7 +400,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
     """Turn SOURCE into a checked SavedModel and publish it as the next version under OUT_BASE.
 
     SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .meta graph with its TF1 checkpoint, a
-    .keras or .h5 file, an Orbax checkpoint (directory, step or tree) of a JAX model, a PyTorch file (.pt, .pt2,
+    .keras or .h5 file, an Orbax, Flax (.msgpack), T5X or .npz checkpoint of a JAX model, a PyTorch file (.pt, .pt2,
     safetensors), or a SavedModel.
     OUT_BASE is the base path that a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last
     part is the model's name.

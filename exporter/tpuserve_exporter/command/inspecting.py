@@ -36,8 +36,8 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
     """Show the contents of PATH: signatures, variables, sizes, operations, TPU and host operations, the manifest.
 
     PATH is a checkpoint of TensorFlow 2 or 1 (directory, prefix or .index file), a .meta graph, a .keras or .h5 file,
-    an Orbax checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory. The command
-    runs no code from it.
+    an Orbax, Flax, T5X or .npz checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory.
+    The command runs no code from it.
     """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     try:
