@@ -31,10 +31,10 @@ def load_installed(operations: Collection[str]) -> None:
             _load(library)
 
 
-def describe_needs(operations: Collection[str]) -> list[str]:
+def describe_libraries(operations: Collection[str]) -> list[str]:
     """Return a sentence for each library that servers need for these operations."""
     return [
-        f"the version has {library.named(operations)}. Servers load it with the extra {library.extra}: pip install "
+        f"the graph has {library.named(operations)}. Servers load it with the extra {library.extra}: pip install "
         f"'tpuserve-server[{library.extra}]'"
         for library in libraries_with(operations)
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
+from tpuserve_exporter.graphs.operation_libraries import describe_libraries
 from tpuserve_exporter.inspection.checkpoint import list_arrays, of_model
 from tpuserve_exporter.inspection.contents import Contents
 from tpuserve_exporter.inspection.operations import count_operations
@@ -65,6 +66,7 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     problems += [*bad_signatures, *damage, *_compare_files(path, manifest or {}, files, verify)]
     problems += _find_failures(path, saved_model)
     outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]
+    operations = count_operations(meta_graph.graph_def, outputs)
     return Contents(
         kind="SavedModel" if manifest is None else "exported version",
         name=path.resolve().name,
@@ -72,9 +74,10 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
         | ({"signed by": ", ".join(signers)} if signers else {}),
         signatures=signatures,
         arrays=of_model(arrays),
-        operations=count_operations(meta_graph.graph_def, outputs),
+        operations=operations,
         files=files,
         manifest=manifest,
+        notes=tuple(describe_libraries(operations.counts)),
         refused=tuple(map(str, find_unsafe(path))),
         problems=tuple(problems),
     )

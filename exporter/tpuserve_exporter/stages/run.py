@@ -17,7 +17,7 @@ from tpuserve_exporter.checks.version_graph import check_no_python
 from tpuserve_exporter.destinations.destination import open_destination
 from tpuserve_exporter.destinations.staging import disk_errors, temporary_disk_errors
 from tpuserve_exporter.errors import OptionConflict
-from tpuserve_exporter.graphs.operation_libraries import describe_needs
+from tpuserve_exporter.graphs.operation_libraries import describe_libraries
 from tpuserve_exporter.models.weights_check import describe, find_not_finite, named_values, named_variables, not_finite
 from tpuserve_exporter.options.export_options import ExportOptions
 from tpuserve_exporter.programs.lowering import check_lowering
@@ -200,7 +200,7 @@ def screen_version(job: Job, written: Written) -> Written:
         check_no_python(written.folder)
         check_assigned(written.folder)
         findings = check_operations(written.folder, job.options.model.allowed_ops)
-        needs = describe_needs(operations_of(written.folder))
+        needs = describe_libraries(operations_of(written.folder))
     for need in needs:
         job.warnings.add(need)
     if not findings:

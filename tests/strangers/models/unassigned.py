@@ -28,7 +28,8 @@ class Holder(tf.Module):
 
 
 def save_copied_variables(folder):
-    model = keras.Sequential([keras.Input((6,), name="x"), keras.layers.Dense(3), keras.layers.BatchNormalization()])
+    layers = [keras.layers.Dense(3, name="dense"), keras.layers.BatchNormalization(name="norm")]
+    model = keras.Sequential([keras.Input((6,), name="x"), *layers], name="net")
     model.layers[1].set_weights([np.array(one) for one in ([1.0, 2, 3], [0.1, 0.2, 0.3], [4.0, 5, 6], [7.0, 8, 9])])
     holder = Holder(model)
     tf.saved_model.save(

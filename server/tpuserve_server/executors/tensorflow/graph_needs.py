@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from tpuserve_formats.messages.official import MetaGraphDef
 from tpuserve_formats.operation_libraries import OperationLibrary, libraries_with
-from tpuserve_formats.safety.graph import Graph
+from tpuserve_formats.safety.graph import Body, Graph
 from tpuserve_server.core.terms.errors import NotFound
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.executors.plugin import MissingRuntime
@@ -13,7 +14,12 @@ _MOST_SHOWN: Final = 5
 
 
 def choose_graph(graphs: Sequence[Graph], tags: Collection[str]) -> Graph:
-    """Return the graph with exactly these tags. Raises NotFound with TensorFlow's message and the tags there are."""
+    """Return the graph with exactly these tags. Raises NotFound with TensorFlow's message and the tags there are.
+
+    The result is empty for a SavedModel without any graph, which TensorFlow's loader refuses.
+    """
+    if not graphs:
+        return Graph(Body(), {}, MetaGraphDef())
     for graph in graphs:
         if set(graph.rest.meta_info_def.tags) == set(tags):
             return graph
