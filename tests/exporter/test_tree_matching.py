@@ -98,6 +98,12 @@ def test_a_named_part_is_taken_with_its_other_collections() -> None:
     assert taken(LINEN, stored, "teacher") == names
 
 
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_one_of_several_parts_that_fit_alike_is_taken_by_its_name(name: str) -> None:
+    stored = specs("a/dense/kernel", "b/dense/kernel", "c/dense/kernel")
+    assert taken(BARE, stored, name) == {"dense/kernel": f"{name}/dense/kernel"}
+
+
 def test_half_an_average_is_not_taken_by_itself() -> None:
     model = specs("dense/kernel", "dense/bias")
     stored = specs("params/dense/kernel", "params/dense/bias", "ema/dense/kernel")

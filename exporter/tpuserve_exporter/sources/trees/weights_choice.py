@@ -130,7 +130,8 @@ def _choose_named(named: Sequence[Subtree], trained: Sequence[Subtree], part: Ke
             f"{chosen.size} have the same name and shape. Use --weights raw"
         )
     others = [one for one in trained if one is not chosen]
-    return Choice(chosen, others, trained=_prefer(others, part) if others else None)
+    preferred = [one for one in others if not one.root or one.root[-1] in (*part, *_PREFERRED)] or others
+    return Choice(chosen, others, trained=preferred[0] if len(preferred) == 1 else None)
 
 
 def _describe_missing(candidates: Sequence[Subtree], weights: Weights) -> str:
