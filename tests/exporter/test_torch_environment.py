@@ -25,6 +25,18 @@ def test_models_of_pytorch_pass_their_own_tests() -> None:
 
 @pytest.mark.xdist_group(__name__)
 @pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="torch is here")
+def test_without_transformers_a_directory_names_its_extra(export: Callable[..., Finished], tmp_path: Path) -> None:
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert/config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
+    (tmp_path / "bert/pytorch_model.bin").write_bytes(b"PK")
+    finished = export(tmp_path / "bert", tmp_path / "base")
+    assert finished.code == 10
+    assert "transformers (pip install 'tpuserve-exporter[huggingface]')" in " ".join(finished.err.split())
+    assert not (tmp_path / "base").exists()
+
+
+@pytest.mark.xdist_group(__name__)
+@pytest.mark.skipif(bool(importlib.util.find_spec("torch")), reason="torch is here")
 @pytest.mark.parametrize("name", ["model.pt", "model.pth", "model.pt2", "model.safetensors"])
 def test_without_pytorch_the_extra_is_named(export: Callable[..., Finished], tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK")

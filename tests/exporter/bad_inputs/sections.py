@@ -3,6 +3,7 @@
 import importlib.util
 
 from tests.exporter.bad_inputs import (
+    hugging_face,
     keras_files,
     labelled,
     orbax,
@@ -25,6 +26,7 @@ SECTIONS: dict[str, Section] = {
     "orbax": orbax.SECTION,
     "trees": trees.SECTION,
     "torch": pytorch.SECTION,
+    "huggingface": hugging_face.SECTION,
     "savedmodel": saved_model.SECTION,
     "labelled": labelled.SECTION,
     "publishing": publishing.SECTION,

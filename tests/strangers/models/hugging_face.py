@@ -1,5 +1,7 @@
 """Models of transformers in the directories that `save_pretrained` writes, with random weights."""
 
+import json
+
 import numpy as np
 import torch
 import transformers
@@ -70,6 +72,64 @@ def save_vit(folder):
         num_labels=5)))  # fmt: skip
     model.save_pretrained(folder / "vit")
     return ask(model, PICTURES, ["logits"])
+
+
+def save_llama(folder):
+    """Save a model with grouped queries and rotary positions, as a pickle."""
+    model = disturb(transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+        vocab_size=WORDS, max_position_embeddings=32)))  # fmt: skip
+    model.save_pretrained(folder / "llama")
+    (folder / "llama/model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "llama/pytorch_model.bin")
+    return ask(model, TEXTS, ["logits"])
+
+
+def save_mixtral(folder):
+    """Save a mixture of experts, which chooses the largest scores."""
+    model = disturb(transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
+        vocab_size=WORDS, num_local_experts=4, num_experts_per_tok=2)))  # fmt: skip
+    model.save_pretrained(folder / "mixtral")
+    return ask(model, TEXTS, ["logits"])
+
+
+def save_t5(folder):
+    """Save an encoder with its decoder."""
+    model = disturb(transformers.T5ForConditionalGeneration(transformers.T5Config(
+        d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, vocab_size=WORDS)))  # fmt: skip
+    model.save_pretrained(folder / "t5")
+    return ask(model, [{**one, "decoder_input_ids": one["input_ids"][:, :1]} for one in TEXTS], ["logits"])
+
+
+def save_whisper(folder):
+    model = disturb(transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(
+        d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=WORDS, num_mel_bins=8, max_source_positions=16,
+        max_target_positions=16, pad_token_id=1, bos_token_id=2, eos_token_id=3,
+        decoder_start_token_id=2)))  # fmt: skip
+    model.save_pretrained(folder / "whisper")
+    sounds = np.random.default_rng(8).normal(0, 1, (5, 8, 32)).astype(np.float32)
+    return ask(model, [{"input_features": sounds, "decoder_input_ids": TEXTS[0]["input_ids"]}], ["logits"])
+
+
+def save_swin(folder):
+    """Save a model of windows, under the names of transformers 4."""
+    model = disturb(transformers.SwinForImageClassification(transformers.SwinConfig(
+        image_size=16, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=2)))  # fmt: skip
+    model.save_pretrained(folder / "swin")
+    return ask(model, PICTURES, ["logits"])
+
+
+def save_quantized(folder):
+    """Save a directory with weights for the kernels of GPUs."""
+    model = transformers.ViTModel(transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=16,
+        patch_size=8))  # fmt: skip
+    model.save_pretrained(folder / "vit")
+    config = json.loads((folder / "vit/config.json").read_text())
+    (folder / "vit/config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
+    return ask(model.eval(), PICTURES, ["last_hidden_state"])
 
 
 class Gpt2(torch.nn.Module):

@@ -115,8 +115,8 @@ def _find_class(source: Path, stored: Mapping[str, Any], options: ModelOptions) 
         name = names[0] if names else str(stored.get("model_type"))
         code = ". Its code is in the directory, and the exporter does not run it" if "auto_map" in stored else ""
         raise BuilderFailed(
-            f"transformers {transformers.__version__} has no PyTorch model {name}, which config.json of {source.name} "
-            f"names{code}. Name a class with --model transformers:CLASS, or a function that builds the module with "
+            f"the installed transformers has no PyTorch model {name}, which config.json of {source.name} names{code}. "
+            f"Name a class with --model transformers:CLASS, or a function that builds the module with "
             "--from torch --model pkg.module:function"
         )
     return found
