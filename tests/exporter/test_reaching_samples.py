@@ -158,3 +158,26 @@ def test_every_draw_is_in_its_table(shape: tuple[int, ...], limits: Any, rows: i
     assert (drawn.min() >= 0, drawn.max() < rows) == (True, True)
     if drawn.ndim and drawn.size > 1:
         assert extremes(drawn) == (0, rows - 1)
+
+
+def test_a_function_with_colocated_nodes_shows_its_tables(tensorflow: None, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.table = tf.Variable(tf.random.normal([30, 2]), name="table")
+
+    def look_up(ids: tf.Tensor) -> tf.Tensor:
+        shifted = ids + 1
+        with tf.compat.v1.colocate_with(shifted):
+            return tf.gather(module.table, tf.minimum(shifted, 29))
+
+    inner = tf.function(look_up)
+    outer = tf.function(lambda ids: {"rows": inner(ids)})
+    signature = outer.get_concrete_function(ids=tf.TensorSpec([None], tf.int32))
+    tf.saved_model.save(module, str(tmp_path / "model"), signature)
+    with open_session(tmp_path / "model") as session:
+        found, _ = find_made_up(session.signatures["serving_default"], ROWS, session)
+        assert found is not None
+        (table,) = count_touched(session, {"serving_default": found})
+    assert extremes(found["ids"]) == (0, 29)
+    assert (table.touched, table.rows) == (len(np.unique(np.minimum(found["ids"] + 1, 29))), 30)

@@ -156,6 +156,7 @@ class _Inlining:
         for node in body.node_def:
             inner = type(node)()
             inner.CopyFrom(node)
+            inner.attr.pop("_class", None)  # the nodes that it names have other names here
             del inner.input[:]
             inner.input.extend([*map(resolve, node.input), *(order if not node.input else ())])
             self._add(inner, names[node.name], within | {function})

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 _GATHERS_ND = frozenset({"GatherNd", "ResourceGatherNd"})
 _BINS = frozenset({"Bincount", "DenseBincount"})
-FINDS = frozenset({"LookupTableFind", "LookupTableFindV2"})
 PARSERS = frozenset({"ParseExample", "ParseExampleV2"})
 PROGRAM = "XlaCallModule"
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Bucketize", "ArgMax", "ArgMin"})
@@ -30,6 +29,9 @@ _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike",
 _KEEPING = frozenset({"Identity", "IdentityN", "Cast", "Reshape", "ExpandDims", "Squeeze", "StridedSlice", "Floor"})
 _MIXING = frozenset({"Transpose", "ReverseV2", "Roll", "Reshape", "GatherV2"})
 _SPLITTERS = frozenset({"StringSplit", "StringSplitV2", "UnicodeDecode", "UnicodeDecodeWithOffsets", "StringNGrams"})
+# TensorFlow Text's, of which WordpieceTokenizeWithOffsets looks up its words itself.
+_SPLITTERS |= {"RegexSplitWithOffsets", "WhitespaceTokenizeWithOffsetsV2", "UnicodeScriptTokenizeWithOffsets"}
+_TABLES = ("HashTableV2", "MutableHashTableV2", "MutableDenseHashTableV2", "AnonymousHashTable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,13 @@ class _Walk:
             extent = tf.get_static_value(inputs[1])
             if extent is not None and np.ndim(extent) == 0:
                 yield int(extent), inputs[0], ""
-        elif kind in FINDS:
-            yield 0, inputs[1], self._nodes.root(_name(inputs[0]))
+        elif vocabulary := self._vocabulary_of(operation):
+            yield from ((0, one, vocabulary) for one in inputs if _is_key(one))
+
+    def _vocabulary_of(self, operation: "tf.Operation") -> str:
+        """Return the name of the lookup table that an operation reads, or nothing."""
+        handles = (self._nodes.root(_name(one)) for one in operation.inputs if one.dtype.name == "resource")
+        return next((name for name in handles if self._nodes.nodes[name].op in _TABLES), "")
 
     def _table_shape(self, table: "tf.Tensor") -> list[int | None] | None:
         if table.dtype.name != "resource":
@@ -164,7 +171,9 @@ class _Walk:
         while waiting:
             tensor, columns = waiting.pop()
             operation = tensor.op
-            if (tensor.name, columns) in seen or operation.name not in self._fed or operation.type in _SHAPES | FINDS:
+            if (tensor.name, columns) in seen or operation.name not in self._fed or operation.type in _SHAPES:
+                continue
+            if self._vocabulary_of(operation):
                 continue
             seen.add((tensor.name, columns))
             if operation.name in self._inputs or operation.type in PARSERS:
@@ -183,10 +192,15 @@ def _operands(tensor: "tf.Tensor", columns: Columns) -> "Iterator[tuple[tf.Tenso
         inputs = inputs[:1]  # the others are positions
     for one in inputs:
         kind = one.dtype.base_dtype
-        if kind.is_integer or kind.name == "string":
+        if _is_key(one):
             yield one, _columns_before(tensor, one, columns)
         elif kind.is_floating and operation.type in _KEEPING:
             yield one, None
+
+
+def _is_key(tensor: "tf.Tensor") -> bool:
+    kind = tensor.dtype.base_dtype
+    return bool(kind.is_integer or kind.name == "string")
 
 
 def _columns_before(tensor: "tf.Tensor", taken: "tf.Tensor", columns: Columns) -> Columns:
