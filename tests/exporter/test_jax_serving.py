@@ -117,6 +117,23 @@ def test_code_that_goes_by_the_number_of_rows_gets_a_program_for_each(goes: bool
         np.testing.assert_allclose(graph(x=tf.constant(rows))["y"], decide(rows), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("goes", "decide"),
+    [
+        (True, lambda ids: ids * 2 if ids.shape[1] % 2 == 0 else ids),
+        (True, lambda ids: ids * 2 if ids.shape[1] % 16 == 0 else ids),
+        (False, lambda ids: ids * 2 / ids.shape[1]),
+        (False, lambda ids: ids[:, ::-1] - ids[:, :1]),
+    ],
+    ids=["even", "multiples of 16", "its value", "slices"],
+)
+def test_code_that_goes_by_the_length_gets_a_warning(goes: bool, decide: Any) -> None:  # noqa: ANN401
+    inputs = {"ids": JaxInput("float32", ("n", "length"))}
+    function = JaxFunction(lambda params, given: {"y": decide(given["ids"])}, {}, inputs)
+    served = _serve(function, (1,))
+    assert ["depends on length, and the version may take one way" in note for note in served.notes] == [True] * goes
+
+
 def test_dimensions_of_one_name_are_of_one_size() -> None:
     import tensorflow as tf
 

@@ -106,6 +106,8 @@ def _cut(value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
 Operations = tuple[str, ...]
 # An odd size that few models test for. Together with powers of two it exposes `rows % 2`.
 _ODD = 3
+# Lengths that expose `length % 2` and `length % 16`. Few tables and windows have such a size.
+_LENGTHS = (24, 25, 36, 48)
 
 
 def goes_by_rows(operations_of: Callable[[int], Operations], batch_sizes: tuple[int, ...]) -> bool:
@@ -173,7 +175,8 @@ def serve_jax(
     for form in (function, *bounded) if function.batched else ():
         module, refusal = _try_free_rows(form, batch_sizes)
         if module is not None:
-            return _serve(form, _convert(form, variables), variables, module, _note_length(form, refusals))
+            notes = _note_length(form, refusals) if longest is not None else _note_branches(form)
+            return _serve(form, _convert(form, variables), variables, module, notes)
         refusals.append(refusal)
     form, module, length_refusals = _lower_first([function, *bounded], batch_sizes[0])
     notes = _note_length(form, length_refusals)
@@ -213,6 +216,23 @@ def _shapes_alone(function: JaxFunction) -> JaxFunction:
 
     shapes = {name: jax.ShapeDtypeStruct(np.shape(value), value.dtype) for name, value in function.params.items()}
     return replace(function, params=shapes)
+
+
+def _note_branches(function: JaxFunction) -> tuple[str, ...]:
+    """Warn about Python code that branches on a length. JAX decides such a comparison once, for every length."""
+    if function.traced or not function.has_lengths:
+        return ()
+    try:
+        ways = {_operations(_sized(function, _ODD, length)) for length in _LENGTHS}
+    except Exception:  # the user's code, which may not take these lengths
+        return ()
+    if len(ways) == 1:
+        return ()
+    names = ", ".join(dict.fromkeys(name for one in function.inputs.values() for name in one.lengths))
+    return (
+        f"the model's code depends on {names}, and the version may take one way for every length. List the lengths "
+        "with --sequence-buckets: the export then compares each with the source",
+    )
 
 
 class Variables:
