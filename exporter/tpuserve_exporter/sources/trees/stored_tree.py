@@ -1,4 +1,7 @@
-"""A stored tree of arrays, independent of its format: the interface that all formats of JAX checkpoints have."""
+"""A stored tree of arrays, independent of its format: the interface that all formats of JAX checkpoints have.
+
+docs/explanation/decisions/0088-trees-of-arrays-have-one-reader-interface.md explains the readers.
+"""
 
 import re
 from collections.abc import Collection, Mapping
