@@ -43,7 +43,10 @@ def _save(function: str, folder: Path) -> tuple[dict[str, np.ndarray], dict[str,
 def test_a_graph_runs_without_the_import_of_the_package(tmp_path: Path, function: str, package: str) -> None:
     inputs, expected = _save(function, tmp_path)
     executor = TensorFlowExecutor(TensorFlowOptions())
-    servable = executor.load(ServableId("m", 1), VersionFiles(tmp_path / "saved"))
+    servable = executor.load(ServableId("m", 1), VersionFiles(tmp_path / "saved", is_cached=True))
+    # Servers may keep the answers to equal requests, and try a made-up row before the version serves.
+    repeats = function != "save_sentencepiece"
+    assert (not servable.unrepeatable, not servable.signatures["serving_default"].has_effects) == (repeats, repeats)
     answers = servable.dispatch("serving_default", inputs, tuple(expected)).result()
     servable.close()
     for name, values in expected.items():

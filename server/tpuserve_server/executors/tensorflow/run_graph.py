@@ -178,7 +178,16 @@ _CONTROL: Final = frozenset(
         "TensorArraySizeV3", "TensorArraySplitV3", "TensorArrayWriteV3",
     }
 )  # fmt: skip
-_ALLOWED: Final = READS | _CONTROL
+# The same of TensorFlow Text and Decision Forests. SentencepieceTokenizeOp is missing: it may draw random numbers. The
+# length of a text decides how long some of them take.
+_LIBRARY_READS: Final = frozenset(
+    {
+        "SentencepieceDetokenizeOp", "SentencepieceIdToStringOp", "SentencepieceOp", "SentencepieceStringToIdOp",
+        "SentencepieceVocabSizeOp", "SimpleMLCreateModelResource", "SimpleMLInferenceLeafIndexOpWithHandle",
+        "SimpleMLInferenceOpWithHandle", "WordpieceTokenizeWithOffsets",
+    }
+)  # fmt: skip
+_ALLOWED: Final = READS | _CONTROL | _LIBRARY_READS
 # TensorFlow does not mark these, although they read files or run any Python code.
 _UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
 # DT_RESOURCE (tensorflow/core/framework/types.proto).
