@@ -15,6 +15,7 @@ from tpuserve_exporter.sources.checkpoint_path import find_variables
 from tpuserve_exporter.sources.saved_model.file import (
     find_unassigned_in,
     find_unsafe,
+    operations_of,
     read_content,
     read_saved_model,
 )
@@ -66,7 +67,6 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
     problems += [*bad_signatures, *damage, *_compare_files(path, manifest or {}, files, verify)]
     problems += _find_failures(path, saved_model)
     outputs = [spec.graph_name for one in signatures.values() for spec in one.outputs.values() if spec.graph_name]
-    operations = count_operations(meta_graph.graph_def, outputs)
     return Contents(
         kind="SavedModel" if manifest is None else "exported version",
         name=path.resolve().name,
@@ -74,10 +74,10 @@ def inspect_saved_model(path: Path, verify: bool) -> Contents:
         | ({"signed by": ", ".join(signers)} if signers else {}),
         signatures=signatures,
         arrays=of_model(arrays),
-        operations=operations,
+        operations=count_operations(meta_graph.graph_def, outputs),
         files=files,
         manifest=manifest,
-        notes=tuple(describe_libraries(operations.counts)),
+        notes=tuple(describe_libraries(operations_of(path))),
         refused=tuple(map(str, find_unsafe(path))),
         problems=tuple(problems),
     )
