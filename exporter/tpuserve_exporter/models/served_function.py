@@ -54,10 +54,10 @@ class ServedFunction:
         try:
             return function, function.get_concrete_function(**self.inputs)
         except (TypeError, ValueError, tf.errors.OpError) as error:
-            reason = reason_of(error).removesuffix(".")
-            raise BuilderFailed(
-                f"cannot trace the model for {self._describe()}: {reason}{self._advise(error)}"
-            ) from error
+            # TensorFlow adds five sentences on tf.function.
+            sentence = reason_of(error).partition(" You can attempt")[0].removesuffix(".")
+            reason = f"{sentence}{self._advise(error)}"
+            raise BuilderFailed(f"cannot trace the model for {self._describe()}: {reason}") from error
 
     def _describe(self) -> str:
         return ", ".join(f"{name}: {spec.dtype.name}{spec.shape}" for name, spec in self.inputs.items())
