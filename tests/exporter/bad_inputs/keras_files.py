@@ -51,6 +51,14 @@ def _unregistered(name: str) -> Change:
     return change
 
 
+def _colours(folder: Path) -> None:
+    from tests.exporter.bad_inputs.models import keras_models
+
+    model = keras_models.colours("red", "red", "green")
+    model.save(folder / "colours.keras")
+    model.save_weights(folder / "colours.weights.h5")
+
+
 def _diverge(folder: Path) -> None:
     from tests.exporter import builders
 
@@ -82,6 +90,9 @@ SECTION = Section(
              f"scorer.weights.h5 {_OUT} --model models:with_extra"),
         Case("Unused variable", 2, f"scorer.keras {_OUT} --model models:headless"),
         Case("Several differences", 2, f"scorer.h5 {_OUT} --model models:other"),
+        Case("Another vocabulary", 2, f"colours.keras {_OUT} --model models:other_colours", _colours),
+        Case("Vocabulary that the file does not have", 2,
+             f"colours.weights.h5 {_OUT} --model models:colours", _colours),
         Case("Unregistered class", 6, f"doubled.keras {_OUT}", _unregistered("doubled.keras")),
         Case("Unregistered class in an .h5 file", 6, f"doubled.h5 {_OUT}", _unregistered("doubled.h5")),
         Case("Lambda layer", 11, f"twice.keras {_OUT}", _lambda("twice.keras")),

@@ -36,6 +36,7 @@ from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_av
 from tpuserve_exporter.sources.keras.restoring import restore_model
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.opened import OpenedSource
+from tpuserve_exporter.sources.trees.orbax import is_keras
 from tpuserve_exporter.sources.variables.matching import model_variables
 from tpuserve_exporter.sources.variables.state_matching import check_filled, origins_of_states, restore_states
 from tpuserve_exporter.terms.provenance import TRAINED, Origins
@@ -99,6 +100,8 @@ def _open_loaded(name: str, load: Callable[[], _Loaded], loaded: _Loaded, option
 
 def _open_orbax(source: Path, options: ModelOptions) -> OpenedSource:
     """Load the model of a directory of Keras' callback OrbaxCheckpoint."""
+    if not is_keras(source):
+        raise SourceUnreadable(f"{source.name} is a directory, but not one of Keras' callback OrbaxCheckpoint")
     from tpuserve_exporter.sources.keras.orbax_directory import KerasOrbaxModel
 
     stored = KerasOrbaxModel(source)

@@ -20,6 +20,18 @@ def scorer_of(features: int) -> keras.Model:
     return scorer()
 
 
+def colours(*terms: str) -> keras.Model:
+    colour = keras.Input((1,), dtype="string", name="colour")
+    lookup = keras.layers.StringLookup(name="lookup")
+    if terms:
+        lookup.adapt([[term] for term in terms])
+    return keras.Model(colour, keras.layers.Embedding(4, 2, name="scores")(lookup(colour)))
+
+
+def other_colours() -> keras.Model:
+    return colours("blue", "red", "green")
+
+
 def no_model() -> dict[str, int]:
     return {"units": 4}
 
