@@ -136,3 +136,11 @@ def write_records(path: Path, rows: list[dict[str, Any]], compression: str = "")
                     feature.float_list.value.extend(value)
             writer.write(example.SerializeToString())
     return path
+
+
+def test_an_archive_of_python_objects_gets_a_next_step(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 2)), names=np.array(["a", "b"], object))
+    with pytest.raises(
+        SamplesUnfit, match=r"its array 'names' holds Python objects.* Save texts as np.array\(texts, str\)"
+    ):
+        open_samples(tmp_path / "x.npz", {})

@@ -19,7 +19,7 @@ def read_numpy(file: IO[bytes]) -> dict[str, Array]:
     """
     try:
         loaded = np.load(file, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else {one: _read_part(loaded, one) for one in loaded}
     # A truncated file may end in its directory, in an entry's header or in compressed data. A header may have any size.
     except (EOFError, zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError, RuntimeError) as error:
         raise ValueError(str(error)) from error
@@ -27,6 +27,18 @@ def read_numpy(file: IO[bytes]) -> dict[str, Array]:
         if not isinstance(value, np.ndarray):
             raise ValueError(f"its part {name!r} is not an .npy file")
     return arrays
+
+
+def _read_part(archive: Any, name: str) -> Any:  # noqa: ANN401 - numpy's, and an array or bytes
+    try:
+        return archive[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise ValueError(
+            f"its array {name!r} holds Python objects, and reading these could run code. Save texts as "
+            "np.array(texts, str), and numbers with a numeric dtype"
+        ) from error
 
 
 def read_json(content: bytes) -> dict[str, Array]:
