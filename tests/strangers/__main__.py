@@ -62,6 +62,7 @@ def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> i
     """Run the groups, print the table and return the exit status."""
     started_s = time.monotonic()
     lines: list[Line] = []
+    reports = {one.name: one.report for group in groups for one in group if one.report}
     interrupted = False
 
     def report(step: str) -> None:
@@ -73,10 +74,10 @@ def _run(groups: Sequence[Sequence[Stranger]], options: argparse.Namespace) -> i
     except KeyboardInterrupt:
         interrupted = True
     seconds = time.monotonic() - started_s
-    print_table(Console(width=None if sys.stdout.isatty() else LOG_WIDTH), lines, seconds)
+    print_table(Console(width=None if sys.stdout.isatty() else LOG_WIDTH), lines, seconds, reports)
     status = EXIT_INTERRUPTED if interrupted else int(any(line.verdict is Verdict.WRONG for line in lines))
     if options.json:
-        write_json(options.json, lines, seconds, ok=status == 0)
+        write_json(options.json, lines, seconds, reports, ok=status == 0)
     if interrupted:
         report("interrupted: all processes have stopped, and the table contains the lines so far")
     return status

@@ -80,7 +80,8 @@ class Stranger:
     `arguments`, writes the sources into the directory and returns Answers. Outputs of a row must not depend on other
     rows, unless `rows` is False: then requests are sent unchanged. `rest_refusal` is a phrase of REST's error if JSON
     cannot carry the model's tensors. `outside` are shapes of float32 inputs that its graph accepts, but a version does
-    not, because its default signature has other ones.
+    not, because its default signature has other ones. `report` names public reports of its failure, such as
+    `keras-team/keras#20985`.
     """
 
     name: str
@@ -94,3 +95,4 @@ class Stranger:
     rest_refusal: str = ""
     unexported: Unexported | None = None
     outside: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    report: str = ""

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,23 +29,25 @@ _NUMBERS = frozenset({"alone", "together", "at once", "seconds"})
 _STYLES = {Verdict.RIGHT: "green", Verdict.REFUSED: "cyan", Verdict.SKIPPED: "yellow", Verdict.WRONG: "bold red"}
 
 
-def print_table(console: Console, lines: Sequence[Line], seconds: float) -> None:
-    """Print a row for each line, and the number of lines by verdict."""
+def print_table(console: Console, lines: Sequence[Line], seconds: float, reports: Mapping[str, str]) -> None:
+    """Print a row for each line, the public reports by model, and the number of lines by verdict."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=column != "verdict")
     for line in lines:
         table.add_row(*(Text(cell) for cell in _cells(line)), style=_STYLES[line.verdict])
     console.print(table)
+    for name in dict.fromkeys(line.stranger for line in lines if line.stranger in reports):
+        console.print(Text(f"{name} is a failure of {reports[name]}"))
     counts = Counter(line.verdict for line in lines)
     expected = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]) or "no lines"
     models = len({line.stranger for line in lines})
     console.print(Text(f"{models} models, {len(lines)} lines: {expected}, in {seconds / 60:.1f} min"))
 
 
-def write_json(path: Path, lines: Sequence[Line], seconds: float, *, ok: bool) -> None:
-    """Write one document: `ok`, `seconds`, and `lines`."""
-    document = {"ok": ok, "seconds": round(seconds, 1), "lines": [asdict(line) for line in lines]}
+def write_json(path: Path, lines: Sequence[Line], seconds: float, reports: Mapping[str, str], *, ok: bool) -> None:
+    """Write one document: `ok`, `seconds`, `lines`, and the public reports by model."""
+    document = {"ok": ok, "seconds": round(seconds, 1), "lines": [asdict(line) for line in lines], "reports": reports}
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, reason_of
+from tpuserve_exporter.errors import SamplesUnfit, SessionLoadFailed, TrainingMode, reason_of
 from tpuserve_exporter.graphs.graph_walk import node_of
 from tpuserve_exporter.models.ragged import mark_ragged
 from tpuserve_exporter.sources.saved_model.file import read_saved_model
@@ -119,9 +119,11 @@ class WrittenModel:
         self.inputs = _inputs(path)
 
     def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """Return the outputs by name. Raises SamplesUnfit for inputs that the source cannot take."""
+        """Return the outputs by name. Raises SamplesUnfit for inputs that the source cannot take, and TrainingMode."""
         try:
             return self._source.run(signature, inputs)
+        except TrainingMode:
+            raise
         except Exception as error:  # each framework raises its own
             raise SamplesUnfit(f"{signature.name}: {reason_of(error)}") from error
 

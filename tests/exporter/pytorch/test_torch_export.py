@@ -13,7 +13,10 @@ from tests.exporter.conftest import Finished, read_manifest, without_tried_sizes
 from tests.exporter.pytorch import modules
 from tests.exporter.served import call
 from tpuserve_exporter import export as export_live
-from tpuserve_exporter.errors import OptionConflict
+from tpuserve_exporter.errors import OptionConflict, TrainingMode
+from tpuserve_exporter.models.jax_function import JaxInput
+from tpuserve_exporter.sources.torch.program import Module
+from tpuserve_exporter.sources.torch.saved_program import SavedProgram
 
 Export = Callable[..., Finished]
 SIZES = ("--batch-sizes", "1,4")
@@ -172,3 +175,18 @@ def test_a_model_of_this_process_is_served_and_stays_as_it_is(
 def test_what_of_torch_is_no_model_is_refused(tensorflow: None, tmp_path: Path) -> None:
     with pytest.raises(OptionConflict, match=r"cannot export torch.Tensor. From torch, pass an nn.Module or a program"):
         export_live(torch.zeros(1), tmp_path / "base", progress=False)
+
+
+@pytest.mark.parametrize(("rows", "noted"), [(1, True), (2, False)])
+def test_a_program_that_was_traced_with_one_row_says_so(rows: int, noted: bool) -> None:
+    example = (torch.from_numpy(ROWS[:rows]),)
+    program = torch.export.export(modules.tiny().eval(), example, dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    notes = " ".join(SavedProgram(program, []).report().notes)
+    assert ("exactly 1 row(s)" in notes) is noted
+
+
+def test_batch_statistics_without_running_ones_are_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2, track_running_stats=False)).eval()
+    model = Module(module, {"x": JaxInput("float32", ("batch", 3))})
+    with pytest.raises(TrainingMode, match=r"in 1 \(track_running_stats=False\)"):
+        model.call({"x": torch.from_numpy(ROWS[:1])})

@@ -213,3 +213,22 @@ def test_a_tied_parameter_is_stored_once(tmp_path: Path) -> None:
     assert not report.problems
     assert torch.equal(model.words.weight, stored)
     assert torch.equal(model.logits.weight, stored)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_names_of_older_releases_are_read_by_the_hooks_of_the_module(tmp_path: Path, prefix: str) -> None:
+    """PyTorch 2.1 renamed the parameters of weight norm (pytorch/pytorch#102999)."""
+    module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
+    now = {name: torch.rand_like(value) for name, value in module.state_dict().items()}
+    renamed = {"0.parametrizations.weight.original0": "0.weight_g", "0.parametrizations.weight.original1": "0.weight_v"}
+    torch.save({prefix + renamed.get(name, name): value for name, value in now.items()}, tmp_path / "old.pt")
+    report = restore(module, read_weights(tmp_path / "old.pt", unsafe=False), ModelOptions())
+    assert holds(module, now)
+    assert (len(report.entries), report.problems) == (3, [])
+
+
+def test_an_adapter_is_refused_with_the_way_to_merge_it(tmp_path: Path) -> None:
+    adapter = {f"base_model.model.hidden.lora_{part}.weight": torch.rand(2, 2) for part in "AB"}
+    for saved in (adapter, trained() | adapter):
+        with pytest.raises(CheckpointMismatch, match=r"lora_A\.weight.*merge_and_unload\(\)"):
+            put(tmp_path, saved)

@@ -11,6 +11,7 @@ from tests.strangers.catalogue import (
     keras_models,
     keras_states,
     labelled_models,
+    public_reports,
     saved_models,
     tf1_graphs,
     torch_checkpoints,
@@ -31,4 +32,5 @@ GROUPS: Sequence[Sequence[Stranger]] = (
     labelled_models.STRANGERS,
     keras_states.STRANGERS,
     keras_applications.STRANGERS,
+    public_reports.STRANGERS,
 )

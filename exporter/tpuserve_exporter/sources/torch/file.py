@@ -21,7 +21,7 @@ from tpuserve_exporter.sources.torch.saved_program import SavedProgram
 from tpuserve_exporter.sources.torch.serving import TorchReference, serve_torch
 from tpuserve_exporter.sources.torch.tensors import Outputs, find_dtype
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile, read_weights
-from tpuserve_exporter.sources.torch.weights_matching import restore
+from tpuserve_exporter.sources.torch.weights_matching import describe_adapter, restore
 from tpuserve_exporter.terms.provenance import LIVE, Origins
 from tpuserve_exporter.terms.restore_report import RestoreReport
 
@@ -108,7 +108,8 @@ def _build(file: WeightsFile, options: ModelOptions) -> torch.nn.Module:
         if file.module is not None:
             return file.module
         raise OptionConflict(
-            f"{file.name} contains weights and no model. Name the function that builds it with --model "
+            describe_adapter(file.name, (name for tensors in file.sets.values() for name in tensors))
+            or f"{file.name} contains weights and no model. Name the function that builds it with --model "
             "pkg.module:function"
         )
     function = find_builder(options.builder)

@@ -12,12 +12,14 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, reason_of
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, OptionConflict, TrainingMode, reason_of
 from tpuserve_exporter.models.jax_function import JaxInput
 from tpuserve_exporter.sources.torch.tensors import dtype_name, find_dtype
 
 # Number of rows during a trace. It is not 0 or 1, because torch treats these as fixed.
 _ROWS = 3
+# Part of torch's error for one row of a batch norm that uses the statistics of the batch.
+_OF_BATCH_STATISTICS = "more than 1 value per channel when training"
 # Steps between lengths during a trace. Patch sizes and strides divide the lengths.
 _STEPS = (16, 8, 4, 2)
 
@@ -42,7 +44,23 @@ class Module:
 
     def call(self, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - whatever the module returns
         with torch.no_grad(), _without_fast_path():
-            return self.module(*self._positional(tensors), **self._by_name(tensors))
+            try:
+                return self.module(*self._positional(tensors), **self._by_name(tensors))
+            except ValueError as error:
+                if _OF_BATCH_STATISTICS not in str(error):
+                    raise
+                raise TrainingMode(self._describe_untracked()) from error
+
+    def _describe_untracked(self) -> str:
+        found = [
+            name for name, one in self.module.named_modules() if getattr(one, "track_running_stats", True) is False
+        ]
+        which = f"in {', '.join(found)} (track_running_stats=False)" if found else "and keeps no running statistics"
+        return (
+            f"the model normalizes by the statistics of the batch {which}, so that one row alone has no answer. Build "
+            "it with track_running_stats=True, run training rows through it in train() to fill the statistics, and "
+            "save it again"
+        )
 
     def trace(self, rows: int | None = None) -> ExportedProgram:
         """Return a program for any number of rows, or for `rows`.

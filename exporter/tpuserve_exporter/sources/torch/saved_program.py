@@ -55,7 +55,17 @@ class SavedProgram:
             name: f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}" for name, one in self.state().items()
         }
         entries = tuple(Entry(name, Fate.MATCHED, one, one, origin=origin) for name, one in described.items())
-        return RestoreReport(entries, notes=tuple(self._left_of_training()))
+        return RestoreReport(entries, notes=(*self._left_of_training(), *self._fixed_rows()))
+
+    def _fixed_rows(self) -> Iterator[str]:
+        """Yield a note if every input has the same constant first size, as an export without dynamic_shapes gives."""
+        rows = {one.dims[0] if one.dims else None for one in self.inputs.values()}
+        if len(rows) == 1 and isinstance(size := rows.pop(), int):
+            yield (
+                f"the program takes exactly {size} row(s) in a request, and the server does not batch them. For a free "
+                "number of rows, call torch.export with dynamic_shapes={'x': {0: torch.export.Dim.AUTO}} and with at "
+                "least 2 rows in its example inputs"
+            )
 
     def _left_of_training(self) -> Iterator[str]:
         norms = [node for node in self._program.graph.nodes if "batch_norm" in str(node.target)]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +31,8 @@ _FOR_TRAINING = (
 )
 # Names of the modules that torch.compile, FSDP and activation checkpointing put around others.
 _WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+# Names that LoRA adds to a model.
+_ADAPTERS = re.compile(r"\.lora_(A|B|embedding_A|embedding_B)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +59,38 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
     wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
     if not options.renames:
         file = replace(file, sets={path: convert_names(module, tensors) for path, tensors in file.sets.items()})
-    chosen, notes = _choose(wanted, file, options)
+    chosen, notes = _choose(module, wanted, file, options)
     if file.is_for_training and chosen.role is Role.MODEL:
         notes.append(_FOR_TRAINING)
     report = _report(wanted, chosen, file, options, notes)
     if report.problems:
-        raise CheckpointMismatch(
-            report.refusal(f"{file.name} does not fit the model that {options.builder or file.name} builds"),
-            restore=report,
-        )
+        what = f"{file.name} does not fit the model that {options.builder or file.name} builds"
+        unused = [one.name for one in report.of(Fate.UNUSED)]
+        raise CheckpointMismatch(describe_adapter(file.name, unused) or report.refusal(what), restore=report)
     # Assignment avoids a copy of weights that are mapped from the file.
     values = {name: tensor.to(wanted[name].dtype) for name, tensor in chosen.pairs.items()}
     module.load_state_dict(values, strict=False, assign=True)
     return report
 
 
-def _choose(wanted: Tensors, file: WeightsFile, options: ModelOptions) -> tuple[Matching, list[str]]:
+def describe_adapter(file: str, names: Iterable[str]) -> str:
+    """Return the refusal of a file whose tensors `names` have no place in the model, or "" without an adapter."""
+    found = next(filter(_ADAPTERS.search, names), "")
+    return found and (
+        f"{file} has weights of an adapter ({found}), which the model itself lacks. Merge them into the model and "
+        "export the result: peft_model.merge_and_unload().save_pretrained(DIR), or torch.save of its state_dict()"
+    )
+
+
+def _choose(
+    module: torch.nn.Module, wanted: Tensors, file: WeightsFile, options: ModelOptions
+) -> tuple[Matching, list[str]]:
     """Choose the set to serve by --weights, with notes for the user.
 
     Raises CheckpointMismatch if there is no such set, if several fit equally well, or if an average is not one of
     weights.
     """
-    matched = {path: _match(wanted, path, tensors, file, options) for path, tensors in file.sets.items()}
+    matched = {path: _match(module, wanted, path, tensors, file, options) for path, tensors in file.sets.items()}
     if options.weights not in WEIGHTS:
         return _take_named(wanted, matched, file, options.weights), []
     averaged = {path: one for path, one in matched.items() if one.role is Role.AVERAGE and one.pairs}
@@ -172,13 +184,20 @@ def _rename(tensors: Tensors, file: WeightsFile, options: ModelOptions) -> dict[
     return {names[name]: tensor for name, tensor in tensors.items()}
 
 
-def _match(wanted: Tensors, path: str, tensors: Tensors, file: WeightsFile, options: ModelOptions) -> Matching:
+def _match(
+    module: torch.nn.Module,
+    wanted: Tensors,
+    path: str,
+    tensors: Tensors,
+    file: WeightsFile,
+    options: ModelOptions,
+) -> Matching:
     """Match the names unchanged or without a prefix from training (`module.`, `model.`), and return the best match."""
     stored = _rename(tensors, file, options)
     role = Role.AVERAGE if path in file.updates else role_of(path.split("."))
     kind = OriginKind.AVERAGE if role is Role.AVERAGE else OriginKind.PARAMETERS
     prefixes = ["", *dict.fromkeys(_prefixes(stored))]
-    matches = (_match_below(wanted, path, stored, prefix) for prefix in prefixes)
+    matches = (_match_below(module, wanted, path, stored, prefix) for prefix in prefixes)
     best = max(matches, key=lambda one: one.fit(wanted))
     return replace(best, role=role, origins=dict.fromkeys(best.pairs, Origin(kind, path)))
 
@@ -189,12 +208,26 @@ def _prefixes(stored: Tensors) -> Iterator[str]:
         yield from (".".join(parts[:depth]) + "." for depth in (1, 2) if depth < len(parts))
 
 
-def _match_below(wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Matching:
-    inner = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+def _match_below(module: torch.nn.Module, wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Matching:
+    below = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+    inner = below if wanted.keys() <= below.keys() else _convert_old_names(module, below)
     pairs = {name: inner[name] for name in wanted if name in inner}
-    used = {prefix + name for name in pairs}
-    leftover = {name: tensor for name, tensor in stored.items() if name not in used and not name.endswith(_COUNTERS)}
+    unused = {prefix + name: tensor for name, tensor in inner.items() if name not in pairs}
+    unused |= {name: tensor for name, tensor in stored.items() if not name.startswith(prefix)}
+    leftover = {name: tensor for name, tensor in unused.items() if not name.endswith(_COUNTERS)}
     return Matching(path, pairs | _tied(wanted, pairs), leftover)
+
+
+def _convert_old_names(module: torch.nn.Module, tensors: Tensors) -> Tensors:
+    """Apply the hooks with which modules read files of older releases, such as `weight_g` of weight norm."""
+    converted = dict(tensors)
+    try:
+        for path, part in module.named_modules():
+            for hook in part._load_state_dict_pre_hooks.values():
+                hook(converted, f"{path}." if path else "", {}, True, [], [], [])
+    except Exception:  # a hook of the user's module: the match of names explains what is missing
+        return tensors
+    return converted
 
 
 def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:
