@@ -83,7 +83,13 @@ STRANGERS = (
         KERAS,
         _keras(".weights.h5", "model.weights.h5", "tokens"),
     ),
-    _stranger("keras", "two_outputs", "tensorflow/tensorflow#28066", SAVED),
+    _stranger(
+        "keras",
+        "two_outputs",
+        "tensorflow/tensorflow#28066",
+        SAVED,
+        Export(".keras, --import", "model.keras", ("--import", f"{MODELS}_keras", *BATCH_SIZES)),
+    ),
     _stranger("keras", "series", "keras-team/keras#19048", KERAS, environment=JAX),
     _stranger("keras", "volumes", "keras-team/keras#20985", SAVED, environment=JAX),
     _stranger(
