@@ -193,3 +193,20 @@ def test_averages_of_gradients_have_other_names(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMismatch, match=r"'ema' is far from 'params': 0\.001 times their length"):
         restore(path)
     assert_same(restore(path, "raw")[0], trained)
+
+
+def test_adapters_and_unfilled_averages_beside_the_parameters_are_refused(tmp_path: Path) -> None:
+    import jax
+
+    from tests.exporter import kept_weights
+
+    trained = kept_weights.params()
+    adapters = {"w0": {"a": np.ones((6, 2), "f"), "b": np.ones((2, 8), "f")}}
+    path = kept_weights.save(tmp_path / "adapted", {"params": trained, "lora_params": adapters})
+    with pytest.raises(CheckpointMismatch, match=r"2 unused.*merge the adapters"):
+        restore(path)
+    first = jax.tree.map(lambda one: one[::-1], trained)  # an average that still has the first weights
+    path = kept_weights.save(tmp_path / "unfilled", {"params": trained, "swa_params": first})
+    with pytest.raises(CheckpointMismatch, match=r"'swa_params' is far from 'params': 1\.00 times their length"):
+        restore(path)
+    assert_same(restore(path, "ema")[0], first)

@@ -62,6 +62,32 @@ def test_a_moving_average_is_taken_by_itself_or_as_told(weights: Weights, name: 
     assert notes == (() if weights == "raw" else (message,))
 
 
+@pytest.mark.parametrize("name", ["student", "teacher", "student/params"])
+def test_all_collections_are_those_of_one_model(name: str) -> None:
+    of_both = [
+        f"{one}/{path}" for one in ("student", "teacher") for path in ("params/dense/kernel", "batch_stats/norm/mean")
+    ]
+    with pytest.raises(CheckpointMismatch, match=r"'student/params', 'teacher/params'.*--weights student/params$"):
+        match_trees(LINEN, specs(*of_both))
+    assert {one.partition("/")[0] for one in taken(LINEN, specs(*of_both), name).values()} == {name.partition("/")[0]}
+    beside = specs("params/dense/kernel", "batch_stats/norm/mean", *of_both[2:], "ema_batch_stats/norm/mean")
+    assert set(taken(LINEN, beside, "teacher/params").values()) == set(of_both[2:])
+    assert set(taken(LINEN, beside).values()) == {"params/dense/kernel", "batch_stats/norm/mean"}
+
+
+@pytest.mark.parametrize("other", ["initial/params", "anchor/model", "agent/target/params"])
+def test_a_preferred_name_deeper_in_the_tree_does_not_decide(other: str) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"fit equally well: .*'theta'.*--weights"):
+        match_trees(BARE, specs("theta/dense/kernel", f"{other}/dense/kernel"))
+
+
+def test_parts_with_some_of_the_parameters_are_said() -> None:
+    stored = specs("frozen/a/kernel", "frozen/b/kernel", "trainable/b/kernel", "opt_state/0/mu/b/kernel")
+    notes = match_trees(specs("a/kernel", "b/kernel"), stored).notes
+    assert len(notes) == 1
+    assert "some of the model's parameters, too: 'trainable' (1 of 2)." in notes[0]
+
+
 def test_an_average_that_the_optimizer_keeps_is_taken_only_by_its_name() -> None:
     stored = specs("params/dense/kernel", "opt_state/1/ema/dense/kernel", "opt_state/0/mu/dense/kernel")
     assert taken(BARE, stored) == {"dense/kernel": "params/dense/kernel"}
@@ -117,11 +143,9 @@ def test_an_average_that_was_not_kept_is_missed() -> None:
 
 def test_parts_that_fit_alike_are_told_apart_by_a_rename() -> None:
     stored = specs("generator/dense/kernel", "teacher/dense/kernel")
-    with pytest.raises(
-        CheckpointMismatch, match=r"'generator', 'teacher'\. Choose .* --rename '\^generator/=generator/params/'"
-    ):
+    with pytest.raises(CheckpointMismatch, match=r"'generator', 'teacher'\. Choose .* --rename '\^generator/=params/'"):
         match_trees(BARE, stored)
-    assert taken(BARE, stored, renames=("^teacher/=teacher/params/",)) == {"dense/kernel": "teacher/dense/kernel"}
+    assert taken(BARE, stored, renames=("^teacher/=params/",)) == {"dense/kernel": "teacher/dense/kernel"}
 
 
 def test_renames_come_before_matching() -> None:

@@ -153,6 +153,7 @@ def test_a_model_is_taken_by_its_name(export: Export, tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", ["auto", "ema", "raw"])
 def test_a_model_called_ema_beside_the_trained_one(export: Export, tmp_path: Path, weights: str) -> None:
     trained, averaged = builders.tiny(), builders.tiny()
+    averaged.set_weights([one * 0.9 + 0.01 for one in trained.get_weights()])
     source = save(tmp_path / "run", model=trained, ema=averaged)
     finished = export(source, tmp_path / "tiny", *TINY, "--weights", weights)
     assert finished.code == 0, finished.err
@@ -204,3 +205,21 @@ def save(directory: Path, **models: Any) -> Path:  # noqa: ANN401 - Keras models
 
     tf.train.Checkpoint(**models).save(str(directory / "ckpt"))
     return directory
+
+
+def test_averages_that_are_no_model_are_said(tensorflow: None, tmp_path: Path) -> None:
+    """The list of a tf.train.ExponentialMovingAverage, whose names lack the layers."""
+    import tensorflow as tf
+
+    from tpuserve_exporter.options.export_options import ModelOptions
+    from tpuserve_exporter.sources.checkpoint_path import find_prefix
+    from tpuserve_exporter.sources.variables.object_graph import read_object_graph
+    from tpuserve_exporter.sources.variables.object_restore import restore
+
+    trained, averages = builders.tiny(), tf.train.ExponentialMovingAverage(0.9)
+    values = [one.value for one in trained.trainable_variables]
+    averages.apply(values)
+    source = save(tmp_path / "run", model=trained, shadow=list(map(averages.average, values)))
+    options = ModelOptions(builder="tests.exporter.builders:tiny")
+    notes = restore(builders.tiny(), read_object_graph(find_prefix(source)), options).notes
+    assert any("did not use 'shadow', because its 4 variable(s) are not those of a whole model" in one for one in notes)

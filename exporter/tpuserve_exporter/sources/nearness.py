@@ -77,7 +77,8 @@ def measure(pairs: Iterable[tuple[Array, Array]]) -> Nearness | None:
 def check_near(nearness: Nearness | None, average: str, weights: str, strictly: bool = False) -> str:
     """Return a description of the comparison for the provenance, or an empty string without one.
 
-    Raises CheckpointMismatch if the lengths differ, and `strictly` also if the average points elsewhere.
+    Raises CheckpointMismatch if the lengths differ, and `strictly` also if the average points elsewhere. The exporter
+    is strict unless the user has required this average: one that training has not filled may have the first weights.
     """
     if nearness is None:
         return ""

@@ -19,7 +19,7 @@ _OPTIMIZER = re.compile(r"opt|optim|tx|optimizers?(_states?)?|opt_?states?|param
 _GRADIENTS = re.compile(
     r"(.*_)?(grads?|gradients?|updates?|moments?|momentum|velocity|exp_avg|exp_avg_sq)(_.*)?", re.IGNORECASE
 )
-_AVERAGE = re.compile(r"(.*_)?(ema|swa|avg|averaged?|polyak|shadow)(_.*)?", re.IGNORECASE)
+_AVERAGE = re.compile(r"(.*_)?(ema|swa|avg|averaged?|averages|polyak|shadow)(_.*)?", re.IGNORECASE)
 
 
 def is_optimizer_key(key: str) -> bool:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tpuserve_exporter.terms.adapters import MERGE_ADAPTERS, is_adapter
 from tpuserve_exporter.terms.provenance import INITIAL, TRAINED, Origin, OriginKind, Origins
 
 
@@ -133,19 +134,26 @@ class RestoreReport:
         """
         if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNUSED}):
             of_one = "Use the model that was trained, and a checkpoint of that training"
-            return f"{what}: no variable is in both ({self.summary()}). {of_one}"
+            remedy = f"To serve adapters, {MERGE_ADAPTERS}" if self._misses_adapters else of_one
+            return f"{what}: no variable is in both ({self.summary()}). {remedy}"
         fates = {entry.fate for entry in self.problems}
         advice = [
             f"{text}, {_KEEP}" if fate is Fate.MISSING and may_miss else text
             for fate, text in _ADVICE.items()
             if fate in fates
         ]
+        if self._misses_adapters:
+            advice.insert(0, MERGE_ADAPTERS)
         both = [
             f". {one.name} has {one.checkpoint} in the checkpoint, but {one.model} in the model"
             for one in self.of(Fate.VALUE)
         ]
         neither = [f". {one.name} has no value, in the checkpoint nor in the model" for one in self.of(Fate.EMPTY)]
         return f"{what}: {self.summary()}{''.join([*both, *neither])}. Possible fixes: {'; '.join(advice)}"
+
+    @property
+    def _misses_adapters(self) -> bool:
+        return any(is_adapter(one.name) for one in self.problems if one.fate is Fate.UNUSED)
 
     def to_json(self) -> dict[str, Any]:
         """Return all variables, their counts by fate, and the names of other stored arrays."""

@@ -167,6 +167,61 @@ def test_several_sets_that_fit_alike_are_a_mismatch(tmp_path: Path) -> None:
     assert holds(put(tmp_path, {"student": trained(1), "model": trained(2)})[0], trained(2))
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_models_in_one_state_dict_are_told_apart_by_prefixes(tmp_path: Path, nested: bool) -> None:
+    wrapper = prefixed(trained(2), "teacher.") | prefixed(trained(1), "student.") | {"step": torch.tensor(3)}
+    saved, start = ({"state_dict": wrapper}, "state_dict.") if nested else (wrapper, "")
+    with pytest.raises(CheckpointMismatch, match=f"'{start}teacher', '{start}student'.*--weights {start}teacher"):
+        put(tmp_path, saved)
+    model, report = put(tmp_path, saved, weights=f"{start}student")
+    assert holds(model, trained(1))
+    assert {one.part for one in report.origins.values()} == {f"{start}student"}
+    assert holds(put(tmp_path, saved, allow_unused=("teacher.*",))[0], trained(1))
+
+
+def test_an_average_in_the_same_state_dict_is_taken(tmp_path: Path) -> None:
+    saved = {"state_dict": prefixed(trained(1), "model.") | prefixed(trained(2), "ema_model.")}
+    model, report = put(tmp_path, saved)
+    assert holds(model, trained(2))
+    assert "used the averaged weights, 'state_dict.ema_model'" in report.notes[0]
+    assert holds(put(tmp_path, saved, weights="raw")[0], trained(1))
+    with pytest.raises(CheckpointMismatch, match="1 unused"):
+        put(tmp_path, {"state_dict": saved["state_dict"] | {"head.weight": torch.ones(2)}})
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_average_may_be_a_list_in_the_order_of_the_parameters(tmp_path: Path, whole: bool) -> None:
+    """As torch_ema and diffusers save it."""
+    names = [name for name, _ in modules.tiny().named_parameters()][: None if whole else 2]
+    shadow = {"num_updates": 9, "shadow_params": [trained(2)[name] for name in names], "collected_params": None}
+    model, report = put(tmp_path, {"model": trained(1), "ema": shadow})
+    expected = trained(1) | ({name: trained(2)[name] for name in names} if whole else {})
+    assert holds(model, expected)
+    assert (("average", "ema.shadow_params") in {(one.kind, one.part) for one in report.origins.values()}) is whole
+
+
+def test_an_average_that_points_elsewhere_is_only_taken_by_option(tmp_path: Path) -> None:
+    """The copy of the first weights, before the average's first update, may be anywhere."""
+    saved = {"model": trained(), "swa": {name: -value for name, value in trained().items()}}
+    with pytest.raises(CheckpointMismatch, match=r"'swa' is far from 'model'.*cosine -1.00"):
+        put(tmp_path, saved)
+    assert holds(put(tmp_path, saved, weights="swa")[0], saved["swa"])
+
+
+def test_adapters_next_to_the_weights_are_refused(tmp_path: Path) -> None:
+    adapters = {"hidden.lora_A": torch.ones(1, 3), "hidden.lora_B": torch.ones(4, 1)}
+    for saved in ({"model": trained(), "adapter": adapters}, trained() | adapters, adapters):
+        with pytest.raises(CheckpointMismatch, match=r"has weights of an adapter \("):
+            put(tmp_path, saved)
+    assert holds(put(tmp_path, {"model": trained(), "lora": adapters}, allow_unused=("lora.*",))[0], trained())
+
+
+def test_a_set_beside_the_model_is_said(tmp_path: Path) -> None:
+    model, report = put(tmp_path, {"model": trained(1), "best_state_dict": trained(2)})
+    assert holds(model, trained(1))
+    assert "used 'model' of the file, although 'best_state_dict' would also fit" in report.notes[0]
+
+
 def test_renames_come_before_names_are_matched(tmp_path: Path) -> None:
     weights = {name.replace("hidden", "encoder.fc"): tensor for name, tensor in trained().items()}
     model, report = put(tmp_path, weights, renames=(Rename.parse(r"^encoder\.fc=hidden"),))
@@ -213,6 +268,9 @@ def test_a_tied_parameter_is_stored_once(tmp_path: Path) -> None:
     assert not report.problems
     assert torch.equal(model.words.weight, stored)
     assert torch.equal(model.logits.weight, stored)
+    save_file({"words.weight": stored, "logits.weight": stored + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatch, match=r"shares one parameter between words\.weight and logits\.weight"):
+        restore(model, read_weights(tmp_path / "model.safetensors", unsafe=False), ModelOptions())
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])

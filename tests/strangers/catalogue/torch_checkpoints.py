@@ -15,6 +15,12 @@ def _stranger(name: str, *exports: Export) -> Stranger:
 STRANGERS = (
     _stranger("masked_encoder", Export(".pt", "model.pt", ENCODER)),
     _stranger("recommender", Export(".pt", "model.pt", RECOMMENDER)),
+    _stranger(
+        "wrapped_average",
+        Export("one state_dict", "both.ckpt", RECOMMENDER, warning="'state_dict.ema_model', instead of"),
+        Export("list", "list.pt", RECOMMENDER, warning="'ema.shadow_params', instead of 'model'"),
+        Export("LoRA", "adapted.pt", RECOMMENDER, refusal=Refusal(2, "has weights of an adapter (")),
+    ),
     _stranger("titan", Export("TorchTitan", "step-2", ENCODER)),
     _stranger("sharded", Export("FSDP .distcp", "parts", ENCODER), Export("FSDP safetensors", "shards", ENCODER)),
     _stranger(

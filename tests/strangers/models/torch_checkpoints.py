@@ -84,6 +84,23 @@ def save_recommender(folder):
     return answers(model, "categories", CATEGORIES)
 
 
+def save_wrapped_average(folder):
+    """Save a wrapper's state_dict with the model and its average, and the list of torch_ema."""
+    model, average = recommender(), recommender()
+    train(model, CATEGORIES)
+    generator = torch.Generator().manual_seed(7)
+    weights = {
+        name: one + 0.05 * torch.randn(one.shape, generator=generator) for name, one in model.state_dict().items()
+    }
+    average.load_state_dict(weights)
+    both = {f"model.{name}": one for name, one in model.state_dict().items()}
+    torch.save({"state_dict": both | {f"ema_model.{name}": one for name, one in weights.items()}}, folder / "both.ckpt")
+    shadow = {"decay": 0.99, "num_updates": 2, "shadow_params": list(weights.values())}
+    torch.save({"model": model.state_dict(), "ema": shadow}, folder / "list.pt")
+    torch.save({"model": model.state_dict(), "lora": {"head.lora_A": torch.ones(2, 12)}}, folder / "adapted.pt")
+    return answers(average, "categories", CATEGORIES)
+
+
 def save_titan(folder):
     """Save as TorchTitan does: the weights at the top, the optimizer's state under joined names, the step."""
     model = masked_encoder()

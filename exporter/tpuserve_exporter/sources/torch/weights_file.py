@@ -8,7 +8,7 @@ import collections
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class WeightsFile:
 
     `module` is a whole pickled module, which only unsafe loading returns. `is_for_training`: a schedule-free optimizer
     was saved in training mode, in which the module has other weights than for evaluation. `updates` has the number of
-    updates of each set that is an average by its form, whatever its name.
+    updates of each set that is an average by its form, whatever its name. `lists` are tensors without names.
     """
 
     name: str
@@ -50,6 +50,7 @@ class WeightsFile:
     step: int | None = None
     is_for_training: bool = False
     updates: Mapping[str, int] = field(default_factory=dict)
+    lists: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
     module: torch.nn.Module | None = None
 
 
@@ -195,10 +196,18 @@ def _sort_out(name: str, loaded: Any) -> WeightsFile:  # noqa: ANN401 - whatever
     own = loaded if isinstance(loaded, Mapping) else {}
     training = any(is_torch_optimizer(node) and _is_in_training(node) for node in nodes.values())
     updates = dict(_count_updates(sets, own))
+    lists = {
+        f"{path}.{key}" if path else str(key): one
+        for path, node in nodes.items()
+        if not is_torch_optimizer(node)
+        for key, one in node.items()
+        if isinstance(one, list) and one and all(map(torch.is_tensor, one))
+    }
     if nested and len(sets) > len(nested) and max(map(_size, nested.values())) >= _size(sets[""]):
         # Next to whole sets, tensors at the top level are counters and losses.
-        return WeightsFile(name, nested, tuple(optimizer), tuple(map(str, sets[""])), _step(own), training, updates)
-    return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training, updates)
+        counters = tuple(map(str, sets[""]))
+        return WeightsFile(name, nested, tuple(optimizer), counters, _step(own), training, updates, lists)
+    return WeightsFile(name, sets, tuple(optimizer), (), _step(own), training, updates, lists)
 
 
 def _count_updates(sets: Mapping[str, Mapping[str, torch.Tensor]], own: Mapping[Any, Any]) -> Iterator[tuple[str, int]]:

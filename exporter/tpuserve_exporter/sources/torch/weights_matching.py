@@ -13,8 +13,10 @@ from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, rena
 from tpuserve_exporter.sources.nearness import check_near, choose_compared, measure
 from tpuserve_exporter.sources.part_roles import Role, role_of
 from tpuserve_exporter.sources.torch.hugging_face_names import convert_names
+from tpuserve_exporter.sources.torch.separate_models import COUNTERS, list_prefixes, name_list, separate
 from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
+from tpuserve_exporter.terms.adapters import is_adapter
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind, Origins
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
@@ -23,16 +25,12 @@ Tensors = Mapping[str, torch.Tensor]
 
 # Preferred sets, in order, if several sets in one file fit equally well.
 _PREFERRED = ("model", "state_dict", "model_state_dict", "module", "net", "")
-# Counters of training batches. Predictions do not depend on them, and old files lack them.
-_COUNTERS = ("num_batches_tracked", "n_averaged")
 _FOR_TRAINING = (
     "the weights are those for training, because the file was saved while its schedule-free optimizer was in training "
     "mode. Call the optimizer's eval() before torch.save"
 )
 # Names of the modules that torch.compile, FSDP and activation checkpointing put around others.
 _WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-# Names that LoRA adds to a model.
-_ADAPTERS = re.compile(r"\.lora_(A|B|embedding_A|embedding_B)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,12 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
     wanted = {name: value for name, value in module.state_dict().items() if torch.is_tensor(value)}
     if not options.renames:
         file = replace(file, sets={path: convert_names(module, tensors) for path, tensors in file.sets.items()})
+    file = replace(file, sets=_list_sets(module, wanted, file, options))
     chosen, notes = _choose(module, wanted, file, options)
     if file.is_for_training and chosen.role is Role.MODEL:
         notes.append(_FOR_TRAINING)
     report = _report(wanted, chosen, file, options, notes)
+    _check_tied(wanted, chosen, file.name)
     if report.problems:
         what = f"{file.name} does not fit the model that {options.builder or file.name} builds"
         unused = [one.name for one in report.of(Fate.UNUSED)]
@@ -75,11 +75,22 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
 
 def describe_adapter(file: str, names: Iterable[str]) -> str:
     """Return the refusal of a file whose tensors `names` have no place in the model, or "" without an adapter."""
-    found = next(filter(_ADAPTERS.search, names), "")
+    found = next(filter(is_adapter, names), "")
     return found and (
         f"{file} has weights of an adapter ({found}), which the model itself lacks. Merge them into the model and "
         "export the result: peft_model.merge_and_unload().save_pretrained(DIR), or torch.save of its state_dict()"
     )
+
+
+def _list_sets(
+    module: torch.nn.Module, wanted: Tensors, file: WeightsFile, options: ModelOptions
+) -> dict[str, Tensors]:
+    """Return the sets of the file, each with one model, and its lists that are one by their shapes."""
+    sets: dict[str, Tensors] = {path: named for path, one in file.lists.items() if (named := name_list(module, one))}
+    for path, tensors in file.sets.items():
+        names = dict(zip(tensors, _rename(tensors, file, options), strict=True))
+        sets |= separate(wanted, path, tensors, names, options.allow_unused)
+    return sets
 
 
 def _choose(
@@ -111,13 +122,14 @@ def _choose(
             f"{file.name} has no other weights. The exporter {notes[0]}. --weights raw serves them"
         )
     if not filled:
-        return _best(wanted, raw, file), notes
+        best = _best(wanted, raw, file)
+        return best, [*notes, *_describe_rivals(wanted, best, raw)]
     best = _best(wanted, filled, file)
     if not raw:
         return best, [f"used the averaged weights, '{best.path}', because the file has no others"] if best.path else []
     others = _best(wanted, raw, file)
     note = f"used the averaged weights, '{best.path}', instead of '{others.path}' (--weights raw uses those)"
-    return _complete(best, others), [note]
+    return _complete(best, others, options.weights == "auto"), [note]
 
 
 def _take_named(wanted: Tensors, matched: Mapping[str, Matching], file: WeightsFile, name: str) -> Matching:
@@ -128,7 +140,7 @@ def _take_named(wanted: Tensors, matched: Mapping[str, Matching], file: WeightsF
     best = matched[name]
     raw = _list_trained({path: one for path, one in matched.items() if path != name})
     complete = best.role is Role.AVERAGE and raw
-    return _complete(best, _best(wanted, raw, file)) if complete else best
+    return _complete(best, _best(wanted, raw, file), strictly=False) if complete else best
 
 
 def _list_trained(matched: Mapping[str, Matching]) -> dict[str, Matching]:
@@ -137,7 +149,7 @@ def _list_trained(matched: Mapping[str, Matching]) -> dict[str, Matching]:
     return {path: one for path, one in others.items() if one.role is not Role.OPTIMIZER} or others
 
 
-def _complete(average: Matching, trained: Matching) -> Matching:
+def _complete(average: Matching, trained: Matching, strictly: bool) -> Matching:
     """Add the trained values that the average lacks. Averages cover parameters only, and not running means.
 
     Raises CheckpointMismatch if the average is far from the trained weights.
@@ -148,7 +160,7 @@ def _complete(average: Matching, trained: Matching) -> Matching:
         if value.is_floating_point() and name in trained.pairs and trained.pairs[name].shape == value.shape
     }
     pairs = ((_to_numpy(average.pairs[name]), _to_numpy(trained.pairs[name])) for name in choose_compared(compared))
-    detail = check_near(measure(pairs), f"'{average.path}'", f"'{trained.path}'")
+    detail = check_near(measure(pairs), f"'{average.path}'", f"'{trained.path}'", strictly)
     origins = {name: replace(one, detail=detail) for name, one in average.origins.items()}
     return replace(average, pairs={**trained.pairs, **average.pairs}, origins={**trained.origins, **origins})
 
@@ -163,10 +175,20 @@ def _best(wanted: Tensors, candidates: Mapping[str, Matching], file: WeightsFile
     preferred = next((tied[path] for path in _PREFERRED if path in tied), None)
     if len(tied) > 1 and preferred is None and best.pairs:
         raise CheckpointMismatch(
-            f"{file.name} has several sets of weights that fit equally well: {', '.join(map(_quote, tied))}. Save "
-            "the one to serve as 'model'"
+            f"{file.name} has several sets of weights that fit equally well: {', '.join(map(_quote, tied))}. Choose "
+            f"one with --weights {next(filter(None, tied))}, or save the one to serve as 'model'"
         )
     return preferred or best
+
+
+def _describe_rivals(wanted: Tensors, best: Matching, others: Mapping[str, Matching]) -> Iterator[str]:
+    """Yield a note on other sets that fit as well. Their names do not show an average."""
+    rivals = [path for path, one in others.items() if one is not best and one.fit(wanted) == best.fit(wanted)]
+    if rivals and best.pairs:
+        yield (
+            f"used {_quote(best.path)} of the file, although {', '.join(map(_quote, rivals))} would also fit "
+            "(--weights NAME uses another)"
+        )
 
 
 def _quote(path: str) -> str:
@@ -196,16 +218,10 @@ def _match(
     stored = _rename(tensors, file, options)
     role = Role.AVERAGE if path in file.updates else role_of(path.split("."))
     kind = OriginKind.AVERAGE if role is Role.AVERAGE else OriginKind.PARAMETERS
-    prefixes = ["", *dict.fromkeys(_prefixes(stored))]
+    prefixes = ["", *dict.fromkeys(list_prefixes(stored))]
     matches = (_match_below(module, wanted, path, stored, prefix) for prefix in prefixes)
     best = max(matches, key=lambda one: one.fit(wanted))
     return replace(best, role=role, origins=dict.fromkeys(best.pairs, Origin(kind, path)))
-
-
-def _prefixes(stored: Tensors) -> Iterator[str]:
-    for name in stored:
-        parts = name.split(".")
-        yield from (".".join(parts[:depth]) + "." for depth in (1, 2) if depth < len(parts))
 
 
 def _match_below(module: torch.nn.Module, wanted: Tensors, path: str, stored: Tensors, prefix: str) -> Matching:
@@ -214,7 +230,7 @@ def _match_below(module: torch.nn.Module, wanted: Tensors, path: str, stored: Te
     pairs = {name: inner[name] for name in wanted if name in inner}
     unused = {prefix + name: tensor for name, tensor in inner.items() if name not in pairs}
     unused |= {name: tensor for name, tensor in stored.items() if not name.startswith(prefix)}
-    leftover = {name: tensor for name, tensor in unused.items() if not name.endswith(_COUNTERS)}
+    leftover = {name: tensor for name, tensor in unused.items() if not name.endswith(COUNTERS)}
     return Matching(path, pairs | _tied(wanted, pairs), leftover)
 
 
@@ -240,6 +256,18 @@ def _tied(wanted: Tensors, pairs: Tensors) -> dict[str, torch.Tensor]:
     }
 
 
+def _check_tied(wanted: Tensors, chosen: Matching, file: str) -> None:
+    """Raise CheckpointMismatch if the builder shares one parameter between names with different stored values."""
+    first: dict[tuple[int, torch.Size, torch.dtype], str] = {}
+    for name in filter(lambda one: wanted[one].numel(), chosen.pairs):
+        other = first.setdefault(_place(wanted[name]), name)
+        if name != other and not torch.equal(chosen.pairs[name], chosen.pairs[other]):
+            raise CheckpointMismatch(
+                f"the builder shares one parameter between {other} and {name}, but {file} has different values for "
+                "them. Build the model with two parameters (such as tie_word_embeddings=False)"
+            )
+
+
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
     return tensor.data_ptr(), tensor.shape, tensor.dtype
 
@@ -250,13 +278,17 @@ def _report(
     entries = [
         _compare(name, tensor, chosen.pairs.get(name), chosen.origins.get(name, TRAINED))
         for name, tensor in wanted.items()
-        if name in chosen.pairs or not name.endswith(_COUNTERS)
+        if name in chosen.pairs or not name.endswith(COUNTERS)
     ]
-    entries += [Entry(name, Fate.UNUSED, checkpoint=_describe(tensor)) for name, tensor in chosen.leftover.items()]
+    others = {path: found for path, found in file.sets.items() if path != chosen.path}
+    # Adapters next to the weights belong to the model, unlike another model's.
+    adapters = {f"{path}.{name}": one for path, found in others.items() for name, one in found.items()}
+    unused = {**chosen.leftover, **{name: one for name, one in adapters.items() if is_adapter(name)}}
+    entries += [Entry(name, Fate.UNUSED, checkpoint=_describe(tensor)) for name, tensor in unused.items()]
     return RestoreReport(
         allow(entries, options.allow_missing, options.allow_unused),
         optimizer_state=file.optimizer_state,
-        other_models={path or file.name: tuple(found) for path, found in file.sets.items() if path != chosen.path},
+        other_models={path or file.name: tuple(found) for path, found in others.items()},
         bookkeeping=file.bookkeeping,
         notes=tuple(notes),
     )

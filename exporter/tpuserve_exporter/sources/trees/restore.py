@@ -20,6 +20,7 @@ from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.trees.served_weights import ServedWeights
 from tpuserve_exporter.sources.trees.stored_tree import StoredTree
 from tpuserve_exporter.sources.trees.tree_matching import TreeMatching, match_trees
+from tpuserve_exporter.terms.adapters import is_adapter
 from tpuserve_exporter.terms.provenance import TRAINED, OriginKind
 from tpuserve_exporter.terms.restore_report import ArraySpec, Entry, Fate, RestoreReport, allow
 from tpuserve_exporter.terms.signature import Array
@@ -59,6 +60,8 @@ def _sort(path: KeyPath, name: KeyPath, spec: ArraySpec, matching: TreeMatching,
         leftover.unused.append(path)
     elif matching.states.role_of_array(name) is Role.OPTIMIZER:
         leftover.optimizer_state.append(path)
+    elif spec.shape and is_adapter("/".join(name)):
+        leftover.unused.append(path)
     elif not spec.shape:
         leftover.bookkeeping.append(path)
     elif () in roots or not roots:

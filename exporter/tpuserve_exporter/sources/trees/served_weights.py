@@ -37,6 +37,7 @@ class ServedWeights:
         self._matching = matching
         self._average = matching.average
         self._decay = options.weights_decay
+        self._is_chosen = options.weights == "auto"
         self._scalar: float = 0
         self.detail = ""
         kept = None if self._average is None else self._average.kept
@@ -92,7 +93,9 @@ class ServedWeights:
                 f"{average} becomes weights only with the parameters of training, which are missing"
             )
         nearness = self._measure(average, self._compute)
-        compared = check_near(nearness, str(average), str(trained), strictly=average.role is Role.OPTIMIZER)
+        compared = check_near(
+            nearness, str(average), str(trained), strictly=average.role is Role.OPTIMIZER or self._is_chosen
+        )
         return "; ".join([*self._describe(average), *filter(None, [compared])])
 
     def _measure(

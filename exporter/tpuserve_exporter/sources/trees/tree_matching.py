@@ -11,8 +11,9 @@ from typing import TypeAlias
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames, split_keys
 from tpuserve_exporter.options.export_options import Rename, Weights, rename
+from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.trees.kept_weights import KeptStates
-from tpuserve_exporter.sources.trees.weights_choice import PARAMS, Subtree, choose
+from tpuserve_exporter.sources.trees.weights_choice import PARAMS, Choice, Subtree, choose, find_beside
 from tpuserve_exporter.terms.restore_report import ArraySpec
 
 # Keys of the boxes that nnx.Param and linen's Partitioned put around arrays.
@@ -56,11 +57,15 @@ def match_trees(
     """
     wanted, originals = _best_form(model, stored, renames)
     states = KeptStates(originals)
-    choices = [
-        choice
-        for part in _parts(wanted)
-        if (choice := choose(_find_subtrees(part, wanted, originals, model, stored, states), part, weights))
-    ]
+    choices: list[Choice] = []
+    # The parameters come first: the other collections have to be those of the same model.
+    for part in sorted(_parts(wanted), key=lambda one: one != (PARAMS,)):
+        candidates = _find_subtrees(part, wanted, originals, model, stored, states)
+        beside = find_beside(choices[0].taken, candidates, part) if choices else None
+        rivals = [one for one in candidates if one is not beside and one.is_whole and one.role is not Role.OPTIMIZER]
+        choice = Choice(beside, rivals) if beside else None
+        choice = choice or choose(candidates, part, weights)
+        choices += [choice] if choice else []
     return TreeMatching(
         found=tuple(choice.taken for choice in choices),
         names={original: path for path, original in originals.items()},

@@ -111,7 +111,16 @@ def choose(candidates: Sequence[Subtree], part: KeyPath, weights: Weights) -> Ch
         return Choice(chosen, rivals, f"used the moving average of the weights, {chosen}{raw}", instead)
     others = ", ".join(str(one) for one in tied if one is not chosen)
     note = f"used {chosen} of the checkpoint, although {others} would also fit" if others else ""
-    return Choice(chosen, rivals, note or (_describe_unused(chosen, kept) if is_main and weights == "auto" else ""))
+    if is_main and weights == "auto" and not note:
+        note = _describe_unused(chosen, kept) or _describe_partial(chosen, candidates)
+    return Choice(chosen, rivals, note)
+
+
+def find_beside(params: Subtree, candidates: Sequence[Subtree], part: KeyPath) -> Subtree | None:
+    """Return the whole collection next to these parameters: `teacher/batch_stats`, `ema_batch_stats`, or None."""
+    *parents, last = params.root or ("",)
+    root = (*parents, last.replace(PARAMS, part[-1])) if PARAMS in last else None
+    return next((one for one in candidates if one.root == root and one.is_whole), None)
 
 
 def _choose_named(named: Sequence[Subtree], trained: Sequence[Subtree], part: KeyPath, weights: Weights) -> Choice:
@@ -168,6 +177,24 @@ def _describe_unused(chosen: Subtree, kept: Sequence[Subtree]) -> str:
     return ""
 
 
+def _describe_partial(chosen: Subtree, candidates: Sequence[Subtree]) -> str:
+    """Return a note on parts with some of the model's parameters: those that were trained, or an average of these."""
+    partial = [
+        f"{one} ({len(one.pairs)} of {one.size})"
+        for one in candidates
+        if one.role is not Role.OPTIMIZER
+        and one.same_shape == len(one.pairs) < one.size
+        and one.root[: len(chosen.root)] != chosen.root
+        and chosen.root[: len(one.root)] != one.root
+    ]
+    if not partial:
+        return ""
+    return (
+        f"used {chosen} of the checkpoint. Other parts have some of the model's parameters, too: {', '.join(partial)}. "
+        "If the model needs those, save one tree with all its parameters"
+    )
+
+
 def _takes_average(trained: Sequence[Subtree], averages: Sequence[Subtree], weights: Weights) -> bool:
     """Return whether to take the average. With `auto`, take it if it fits at least as well as the trained weights."""
     if not averages or weights not in ("auto", "ema"):
@@ -190,10 +217,13 @@ def _prefer(tied: Sequence[Subtree], part: KeyPath) -> Subtree:
     best = max(map(rank, tied))
     first = [one for one in tied if rank(one) == best]
     shortest = [one for one in first if len(one.root) == min(len(other.root) for other in first)]
-    if len(shortest) == 1 and (any(best) or len(tied) == 1):
+    # A preferred name deeper in the tree than others may be in another model: `initial/params` next to `weights`.
+    is_first = len(shortest[0].root) == min(len(one.root) for one in tied)
+    if len(shortest) == 1 and ((any(best) and is_first) or len(tied) == 1):
         return shortest[0]
     name = "/".join(shortest[0].root)
+    other = "" if rank(shortest[0])[0] else f", or --rename '^{re.escape(name)}/=params/'"
     raise CheckpointMismatch(
         f"several parts of the checkpoint fit equally well: {', '.join(map(str, tied))}. Choose the model's part with "
-        f"--weights {name}, or --rename '^{re.escape(name)}/={name}/params/'"
+        f"--weights {name}{other}"
     )

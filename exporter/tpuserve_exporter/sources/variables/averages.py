@@ -71,6 +71,7 @@ def check_averages(
     graph: ObjectGraph,
     name: str,
     weights: str,
+    strictly: bool,
 ) -> str:
     """Compare averages with trained values by the model's variable. Return a description for the provenance.
 
@@ -78,7 +79,7 @@ def check_averages(
     """
     compared = _choose(averages, trained)
     pairs = ((graph.read(averages[index]), graph.read(trained[index])) for index in compared)
-    return check_near(measure(pairs), name, weights)
+    return check_near(measure(pairs), name, weights, strictly)
 
 
 def are_empty(averages: Mapping[int, StoredVariable], graph: ObjectGraph) -> bool:

@@ -204,7 +204,8 @@ def _average(chosen: Matching, tied: Sequence[Matching], graph: ObjectGraph, wan
     if is_averaged_model(chosen.root):
         trained = [one for one in tied if not is_averaged_model(one.root)]
         beside = next((one for one in trained if one.root == _PREFERRED), trained[0] if trained else None)
-        detail = beside and check_averages(chosen.pairs, beside.pairs, graph, f"'{chosen.root}'", f"'{beside.root}'")
+        names = f"'{chosen.root}'", f"'{beside.root}'" if beside else ""
+        detail = beside and check_averages(chosen.pairs, beside.pairs, graph, *names, wanted == "auto")
         return replace(chosen, averages=dict(chosen.pairs), detail=detail or "")
     averages = find_averages(graph) if wanted in WEIGHTS else {}
     pairs = {index: averages[stored.node] for index, stored in chosen.pairs.items() if stored.node in averages}
@@ -216,7 +217,9 @@ def _average(chosen: Matching, tied: Sequence[Matching], graph: ObjectGraph, wan
             f"--weights ema: {graph.prefix.name} has no moving averages of these variables (an optimizer's use_ema, "
             "slots named 'average', or a model named 'ema'). Use --weights raw"
         )
-    detail = check_averages(found, chosen.pairs, graph, "the optimizer's average", "the weights as trained")
+    detail = check_averages(
+        found, chosen.pairs, graph, "the optimizer's average", "the weights as trained", wanted == "auto"
+    )
     return replace(chosen, averages=found, detail=detail)
 
 

@@ -1,6 +1,6 @@
 """Restores the stored variables of an object checkpoint into a model, and reports every variable of both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tpuserve_exporter.errors import CheckpointMismatch
@@ -15,10 +15,13 @@ from tpuserve_exporter.sources.variables.matching import (
     model_variables,
     other_models,
 )
-from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph
+from tpuserve_exporter.sources.variables.object_graph import ROOT, ObjectGraph, StoredVariable
 from tpuserve_exporter.sources.variables.state_matching import describe_missing
 from tpuserve_exporter.sources.variables.stored_states import StoredStates
 from tpuserve_exporter.terms.restore_report import Entry, Fate, RestoreReport, allow
+
+# The end of the names that tf.train.ExponentialMovingAverage gives.
+_SHADOW = "/ExponentialMovingAverage"
 
 
 def restore(model: Any, graph: ObjectGraph, options: ModelOptions) -> RestoreReport:  # noqa: ANN401 - Keras or tf.Module
@@ -64,8 +67,19 @@ def _report(
             *describe_missing(beside, graph.prefix.name),
             *(f"--rename {one} changes no name" for one in idle),
             *notes_on(matching, entries, options),
+            *(_notes_on_averages(others) if options.weights == "auto" and not matching.averages else ()),
         ),
     )
+
+
+def _notes_on_averages(others: Mapping[str, Sequence[StoredVariable]]) -> Iterator[str]:
+    """Yield notes on averages that are no whole model, such as the list of a tf.train.ExponentialMovingAverage."""
+    for root, variables in others.items():
+        if is_averaged_model(root) or any(one.name.endswith(_SHADOW) for one in variables):
+            yield (
+                f"did not use '{root}', because its {len(variables)} variable(s) are not those of a whole model. If "
+                "they are averages of the weights, assign them to a copy of the model and save that as 'ema'"
+            )
 
 
 def notes_on(matching: Matching, entries: Sequence[Entry], options: ModelOptions) -> Iterator[str]:
