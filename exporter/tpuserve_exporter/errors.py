@@ -27,7 +27,7 @@ BROKEN_OFF = 130
 # Lines that TensorFlow puts around the sentence with the cause.
 _FRAME = re.compile(
     r"\s*(Graph execution error:|<stack traces unavailable>|Detected at node|Node: '|\[\[|Errors may have|"
-    r"Original stack|\d+ successful)"
+    r"Original stack|\d+ successful|File \")"
 )
 
 # Text that TensorFlow puts into that sentence when an operation runs eagerly.

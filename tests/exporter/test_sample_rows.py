@@ -101,6 +101,20 @@ def test_columns_that_are_no_input_are_named(tmp_path: Path) -> None:
         file.find("x", VECTOR)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b,c\n1,2,3\n1,,3\n", "column 'b' of c.csv has an empty cell in row 1, but input 'x' is float32[?, 3]"),
+        ("x[0],x[1],x[2]\n1,2,ten\n", "column 'x[2]' of c.csv has the text 'ten' in row 0, but input 'x' is float32"),
+    ],
+)
+def test_cells_that_are_no_number_are_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "c.csv").write_text(content)
+    with pytest.raises(SamplesUnfit) as refused:
+        read(tmp_path / "c.csv", [], 9)
+    assert str(refused.value).startswith(message)
+
+
 def test_npz_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=X, y=np.arange(6), z=np.float32(1), none=np.zeros((0, 3)))

@@ -119,7 +119,8 @@ class SignatureRows:
         others = [key for key in labelled.rows.keys if key not in taken]
         likely = [key for key in _LIKELY if key in others] or (others if len(others) == 1 else [])
         if not likely:
-            found = f"{', '.join(others)} may be labels" if others else "has no name that is no input"
+            names = f"it has {', '.join(labelled.rows.keys)}, but no name that is no input"
+            found = f"{', '.join(others)} may be labels" if others else names
             raise SamplesUnfit(f"{labelled.name}: {found}. Name the labels with --label-key")
         return likely[0]
 

@@ -18,31 +18,38 @@ from tpuserve_exporter.terms.sample_files import ColumnsFile, SampleFile
 from tpuserve_exporter.terms.signature import Array
 
 _VECTOR: Final = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")
-_KINDS: Final = (np.int64, np.float64)
+# Characters of a cell that a message shows.
+_LONGEST: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """The rows of a CSV file with a header. A column has integers, floats, or strings if any cell is neither."""
+    """The rows of a CSV file with a header. A column has integers, floats, or strings if any cell is neither.
+
+    `texts` describes the first such cell of each column with strings.
+    """
 
     path: Path
     kinds: Mapping[str, type] = field(default_factory=dict)
     total: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def scan(cls, path: Path) -> "CsvRows":
         """Read every row, because the last one may decide the dtype of a column."""
-        total = 0
+        total, texts = 0, dict[str, str]()
         with _open_csv(path) as (header, lines):
             kinds: dict[str, type] = dict.fromkeys(header, np.int64)
             for line in lines:
-                total += 1
                 for key, cell in zip(header, line, strict=True):
                     while kinds[key] is not bytes and not _fits(cell, kinds[key]):
                         kinds[key] = np.float64 if kinds[key] is np.int64 else bytes
+                    if kinds[key] is bytes and key not in texts:
+                        texts[key] = f"{f'the text {cell[:_LONGEST]!r}' if cell else 'an empty cell'} in row {total}"
+                total += 1
         if not total:
             raise SamplesUnfit(f"{path.name} contains no rows below its header")
-        return cls(path, kinds, total)
+        return cls(path, kinds, total, texts)
 
     @property
     def keys(self) -> Sequence[str]:
@@ -56,7 +63,7 @@ class CsvRows:
             while batch := list(itertools.islice(lines, rows)):
                 columns = dict(zip(header, zip(*batch, strict=True), strict=True))
                 arrays = {key: self._convert(key, cells) for key, cells in columns.items()}
-                yield ColumnsFile(self.path.name, _join_vectors(arrays))
+                yield ColumnsFile(self.path.name, _join_vectors(arrays), self.texts)
 
     def _convert(self, key: str, cells: Sequence[str]) -> Array:
         kind = self.kinds[key]

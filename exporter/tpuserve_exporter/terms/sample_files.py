@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -89,13 +89,24 @@ def _encode(row: Tensors) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsFile(ArraysFile):
-    """Columns of a CSV file. A vector is `INPUT[0]`, `INPUT[1]`, … or every column that is no other input."""
+    """Columns of a CSV file. A vector is `INPUT[0]`, `INPUT[1]`, … or every column that is no other input.
+
+    `texts` describes a cell that is no number, by column.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str, signature: Signature) -> Array:
-        inner = (signature.inputs[name].shape or (None,))[1:]
+        spec = signature.inputs[name]
+        inner = (spec.shape or (None,))[1:]
         found = self.arrays.get(name)
+        own = [key for key in self.texts if key == name or key.startswith(f"{name}[")]
         if found is None:
             found = self._join(name, signature, inner)
+            own = [key for key in self.texts if key in self.arrays and key not in signature.inputs]
+        if own and spec.dtype not in ("", "string"):  # labels have no dtype
+            found_text = f"column {own[0]!r} of {self.name} has {self.texts[own[0]]}"
+            raise SamplesUnfit(f"{found_text}, but input {name!r} is {spec}")
         size = _size(inner)
         return found.reshape(len(found), *map(int, inner)) if found[:1].size == size else found  # type: ignore[arg-type]
 

@@ -97,8 +97,19 @@ def test_a_broken_signature_beside_a_working_one_is_reported(tmp_path: Path) -> 
     assert count.tried.broken["broken"].startswith("No OpKernel was registered to support Op 'CollectivePermute'")
 
 
-def test_a_signature_that_changes_the_model_is_not_tried(tmp_path: Path) -> None:
-    servable = load(save_counter(tmp_path / "1"))
+def save_stage(path: Path) -> Path:
+    """Save a model that counts its runs in an area that it names."""
+
+    def count(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.control_dependencies([tf.raw_ops.Stage(values=[x], shared_name="area")]):
+            return {"y": x + tf.cast(tf.raw_ops.StageSize(dtypes=[tf.float32], shared_name="area"), tf.float32)}
+
+    return save_function(path, count, NUMBERS)
+
+
+@pytest.mark.parametrize("save", [save_counter, save_stage])
+def test_a_signature_that_changes_the_model_is_not_tried(save: Callable[[Path], Path], tmp_path: Path) -> None:
+    servable = load(save(tmp_path / "1"))
     assert warm_up(servable, tmp_path / "1", {}, WarmupOptions()).runs == 0
     first = servable.dispatch("serving_default", {"x": np.zeros((1, 2), np.float32)}, ("y",)).result()
     servable.close()

@@ -212,7 +212,7 @@ def find_unrepeatable(graph: RunGraph, signatures: Iterable[Signature], find_op:
 
 
 def has_effects(graph: RunGraph, signature: Signature, find_op: FindOp) -> bool:
-    """Return whether a run may change a variable, a table or a queue.
+    """Return whether a run may change a variable, a table or a queue, or wait for another run.
 
     The operations in READS and calls of functions do not. Random numbers are no effect.
     """
@@ -221,7 +221,15 @@ def has_effects(graph: RunGraph, signature: Signature, find_op: FindOp) -> bool:
 
 
 def _takes_state(definition: Any | None) -> bool:  # noqa: ANN401 - TensorFlow has no types
-    return definition is None or any(one.is_ref or one.type == _RESOURCE for one in definition.input_arg)
+    if definition is None or any(_is_handle(one) for one in definition.input_arg):
+        return True
+    # Some find their state by its name, such as Stage. Those that return a handle make the state.
+    is_named = definition.is_stateful and any(one.name == "shared_name" for one in definition.attr)
+    return is_named and not any(_is_handle(one) for one in definition.output_arg)
+
+
+def _is_handle(argument: Any) -> bool:  # noqa: ANN401 - as above
+    return bool(argument.is_ref or argument.type == _RESOURCE)
 
 
 def _why_not(op: str, functions: Container[str], find_op: FindOp) -> str:
