@@ -52,7 +52,11 @@ def trained(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 def open_nested(source: Path, builder: str | None = None, weights: Weights = "raw") -> OpenedSource:
     named = None if builder is None else f"tests.exporter.state_builders:{builder}"
-    return open_source(detect(source, named is not None), source, ModelOptions(builder=named, weights=weights))
+    return open_source(
+        detect(source, named is not None),
+        source,
+        ModelOptions(builder=named, allow_missing=("*/vocabulary",), weights=weights),
+    )
 
 
 @pytest.mark.parametrize("weights", ["raw", "ema"])

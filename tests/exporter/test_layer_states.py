@@ -51,9 +51,10 @@ def save(tmp_path: Path) -> Save:
     return save_all
 
 
-def open_with(source: Path, builder: str | None) -> OpenedSource:
+def open_with(source: Path, builder: str | None, allow_missing: tuple[str, ...] = ()) -> OpenedSource:
     named = None if builder is None else f"tests.exporter.state_builders:{builder}"
-    return open_source(detect(source, named is not None), source, ModelOptions(builder=named))
+    options = ModelOptions(builder=named, allow_missing=allow_missing)
+    return open_source(detect(source, named is not None), source, options)
 
 
 def answer(opened: OpenedSource, values: Array) -> Array:
@@ -102,11 +103,21 @@ def test_a_builder_with_another_value_is_refused_with_both(save: Save) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.weights.h5", "ck"])
+def test_formats_without_vocabularies_refuse_those_of_the_builder(save: Save, name: str) -> None:
+    from tests.exporter import state_builders
+
+    folder = save(state_builders.text(state_builders.TEXTS))
+    message = refuse(folder / name, "text_of_other_data")
+    assert "1 not in the format" in message
+    assert "export a .keras file, which holds the values that the training used" in message
+
+
+@pytest.mark.parametrize("name", ["model.weights.h5", "ck"])
 def test_formats_without_vocabularies_say_so(save: Save, name: str) -> None:
     from tests.exporter import state_builders
 
     folder = save(state_builders.text(state_builders.TEXTS))
-    opened = open_with(folder / name, "text_of_other_data")
+    opened = open_with(folder / name, "text_of_other_data", ("*/vocabulary",))
     assert opened.restore is not None
     assert "does not hold text_vectorization/vocabulary (11 terms)" in opened.restore.notes[0]
     assert opened.origins["text_vectorization/vocabulary"].kind is OriginKind.INITIALIZER
@@ -160,6 +171,6 @@ def test_keras_2_renews_statistics_after_the_restore(save: Save) -> None:
     trained = state_builders.keras_2(state_builders.TEXTS, np.arange(8, dtype=np.float32).reshape(2, 4))
     folder = save(trained)
     expected = trained.predict_on_batch(SENTENCES)
-    opened = open_with(folder / "ck", "keras_2_with_terms")
+    opened = open_with(folder / "ck", "keras_2_with_terms", ("*/vocabulary",))
     np.testing.assert_allclose(answer(opened, SENTENCES), expected, atol=1e-6)
     assert "text_vectorization/vocabulary has no value" in refuse(folder / "ck", "keras_2")

@@ -21,6 +21,7 @@ class Fate(StrEnum):
     DTYPE = "dtype differs"
     VALUE = "value differs"  # a vocabulary or another value that layers keep in addition to variables
     EMPTY = "empty"  # such a value that neither the model nor the checkpoint has
+    UNHELD = "not in the format"  # such a value of the model that the checkpoint's format does not hold
 
 
 # Advice for each fate that makes the checkpoint unfit for the model.
@@ -32,6 +33,10 @@ _ADVICE = {
     Fate.VALUE: "build the layer without a vocabulary or statistics, so that the export restores the stored ones",
     Fate.EMPTY: (
         "give the layer its value in the builder (vocabulary=..., adapt), or export a .keras file, which holds it"
+    ),
+    Fate.UNHELD: (
+        "export a .keras file, which holds the values that the training used, or keep those of the builder "
+        "(--allow-missing GLOB)"
     ),
 }
 _KEEP = "or keep the values that the builder gives them (--allow-missing GLOB)"
@@ -113,7 +118,7 @@ class RestoreReport:
     def origins(self) -> Origins:
         """The origin of each of the model's variables. Missing ones keep the builder's values."""
         return {
-            entry.name: INITIAL if entry.fate is Fate.MISSING else entry.origin
+            entry.name: INITIAL if entry.fate in (Fate.MISSING, Fate.UNHELD) else entry.origin
             for entry in self.entries
             if entry.fate is not Fate.UNUSED
         }
@@ -132,7 +137,7 @@ class RestoreReport:
 
         `may_miss`: --allow-missing applies.
         """
-        if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNUSED}):
+        if not self.of(*set(Fate) - {Fate.MISSING, Fate.UNHELD, Fate.UNUSED}):
             of_one = "Use the model that was trained, and a checkpoint of that training"
             remedy = f"To serve adapters, {MERGE_ADAPTERS}" if self._misses_adapters else of_one
             return f"{what}: no variable is in both ({self.summary()}). {remedy}"
@@ -169,7 +174,7 @@ class RestoreReport:
 
 def allow(entries: list[Entry], missing: tuple[str, ...], unused: tuple[str, ...]) -> tuple[Entry, ...]:
     """Mark entries that --allow-missing and --allow-unused allow. A differing shape or dtype is never allowed."""
-    globs = {Fate.MISSING: missing, Fate.UNUSED: unused}
+    globs = {Fate.MISSING: missing, Fate.UNHELD: missing, Fate.UNUSED: unused}
     return tuple(
         replace(entry, allowed=True)
         if any(fnmatchcase(entry.name, glob) for glob in globs.get(entry.fate, ()))

@@ -52,8 +52,8 @@ def compare_states(model: Any, saved: SavedLayers) -> list[Entry]:  # noqa: ANN4
 def _compare(state: LayerState, saved: SavedLayers) -> Entry:
     own, stored = state.read(), state.find(saved)
     if stored is None:
-        fate = Fate.EMPTY if own is None else Fate.MISSING
-        return Entry(state.name, fate, None if own is None else state.describe(own), allowed=own is not None)
+        fate = Fate.EMPTY if own is None else Fate.UNHELD
+        return Entry(state.name, fate, None if own is None else state.describe(own))
     if own == stored or state.reads_itself:
         return Entry(state.name, Fate.MATCHED, state.describe(own), state.describe(stored), origin=Origin(state.kind))
     place = next((index for index, (a, b) in enumerate(zip(own or (), stored, strict=False)) if a != b), None)
@@ -61,10 +61,10 @@ def _compare(state: LayerState, saved: SavedLayers) -> Entry:
 
 
 def missing_tables(model: Any, without: Sequence[Table] = ()) -> list[Entry]:  # noqa: ANN401 - anything trackable
-    """Return the entries of tables that the format does not hold. The version has those of the builder."""
+    """Return the entries of tables that the format does not hold. They are constants of the builder's code."""
     known = {id(one.table) for one in without}
     return [
-        Entry(one.name, Fate.MISSING, one.describe(), allowed=True)
+        Entry(one.name, Fate.UNHELD, one.describe(), allowed=True)
         for one in list_tables(model)
         if id(one.table) not in known
     ]
@@ -72,7 +72,7 @@ def missing_tables(model: Any, without: Sequence[Table] = ()) -> list[Entry]:  #
 
 def describe_missing(entries: Sequence[Entry], name: str) -> Iterator[str]:
     """Yield a note on states that the checkpoint `name` does not hold, because nothing can compare them."""
-    missing = [f"{one.name} ({one.model})" for one in entries if one.fate is Fate.MISSING and one.allowed]
+    missing = [f"{one.name} ({one.model})" for one in entries if one.fate is Fate.UNHELD]
     if missing:
         yield (
             f"{name} does not hold {', '.join(missing)}: the version has the values that the builder gives, and "
