@@ -41,6 +41,21 @@ def test_the_program_is_for_cpu_and_tpu_in_a_version_that_older_servers_read() -
     assert program.attr["version"].i == 9
 
 
+def test_operations_that_tensorflow_cannot_read_are_written_as_calls() -> None:
+    import tensorflow as tf
+
+    def call(params: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+        values, places = jax.lax.top_k(inputs["x"], 2)
+        return {"values": values, "places": places}
+
+    _, graph = _serve(JaxFunction(call, {}, X), (1, 2)).function.trace()
+    for rows in (1, 5):
+        x = np.random.default_rng(rows).random((rows, 3), np.float32)
+        answers = graph(x=tf.constant(x))
+        for name, value in call({}, {"x": x}).items():
+            np.testing.assert_array_equal(answers[name], value)
+
+
 @pytest.mark.parametrize(("call", "dtype"), [(_multiply, "float32"), (_multiply_in_bfloat16, "mixed_bfloat16")])
 def test_what_it_computes_in_is_told(call: Any, dtype: str) -> None:  # noqa: ANN401 - a function of jax
     assert _serve(JaxFunction(call, {"kernel": KERNEL}, X), (1,)).compute_dtype == dtype

@@ -1,6 +1,7 @@
 """JAX functions in TensorFlow: StableHLO for CPU and TPU within a graph, and parameters as variables."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -333,18 +334,43 @@ def _check_lengths(
 
 @contextlib.contextmanager
 def _module_options() -> Iterator[None]:
-    """Write modules of an older version, without source lines. Errors would show these to clients."""
+    """Write modules that TensorFlow reads, without source lines. Errors would show these to clients."""
     import jax
+    from jax._src.export import _export
 
     config = {"jax_export_calling_convention_version": _MODULE_VERSION, "jax_traceback_in_locations_limit": 0}
     before = {name: getattr(jax.config, name) for name in config}
     for name, value in config.items():
         jax.config.update(name, value)
+    write = _export._module_to_bytecode
+    _export._module_to_bytecode = functools.partial(_without_composites, write)
     try:
         yield
     finally:
+        _export._module_to_bytecode = write
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+def _without_composites(write: Callable[[Any], bytes], module: Any) -> bytes:  # noqa: ANN401 - a module of MLIR
+    """Serialize a module with calls instead of composite operations, such as JAX's top_k.
+
+    TensorFlow 2.21 cannot read these, and finds no free sizes within those of an older version.
+    """
+    from jax._src.lib import _jax
+    from jax._src.lib.mlir import passmanager
+    from jax._src.lib.mlir.dialects import hlo
+
+    content = write(module)
+    if b"composite" not in content:
+        return content
+    hlo.register_stablehlo_passes()
+    with module.context:
+        # Serialization makes the composite operations.
+        written = _jax.mlir.deserialize_portable_artifact(content)
+        passes = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
+        passmanager.PassManager.parse(passes).run(written.operation)
+    return write(written)
 
 
 def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple[str | None, str]:

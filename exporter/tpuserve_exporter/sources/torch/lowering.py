@@ -133,7 +133,7 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype, **kwargs:
 
 
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: ANN401
-    """Compute `aten.topk` by a sort. TensorFlow cannot read the operation that JAX has for it."""
+    """Compute `aten.topk` by a sort. torchax negates for the smallest, which is wrong for unsigned integers."""
     import jax.numpy as jnp
     from jax import lax
 
