@@ -76,6 +76,22 @@ def bins_of_other_data() -> keras.Model:
     return bins(AMOUNTS * 10)
 
 
+def prepared(scale: float = 0.5, activation: str = "relu") -> keras.Model:
+    """Return a model of two columns: an amount to scale, and an identifier to hash."""
+    amount, key = keras.Input((1,), name="amount"), keras.Input((1,), dtype="int64", name="key")
+    hashed = layers.Hashing(4, output_mode="one_hot", salt=7)(key)
+    rows = layers.Concatenate()([layers.Rescaling(scale, name="scaling")(amount), hashed])
+    return keras.Model([amount, key], layers.Dense(2, activation, name="y")(layers.Dropout(0.5)(rows)))
+
+
+def prepared_with_other_scale() -> keras.Model:
+    return prepared(scale=0.25)
+
+
+def prepared_for_logits() -> keras.Model:
+    return prepared(activation="linear")
+
+
 def scaled(mean: float = 0.0) -> keras.Model:
     amount = keras.Input((1,), name="x")
     return keras.Model(amount, layers.Dense(2, name="y")(layers.Normalization(mean=mean, variance=4.0)(amount)))

@@ -85,7 +85,8 @@ def test_a_keras_file_restores_what_the_builder_leaves_open(save: Save, builder:
     opened = open_with(folder / "model.keras", builder)
     np.testing.assert_allclose(answer(opened, values), expected, atol=1e-6)
     assert {one.kind for one in opened.origins.values()} & {OriginKind.VOCABULARY, OriginKind.STATISTICS}
-    assert not opened.restore or not opened.restore.notes
+    notes = opened.restore.notes if opened.restore else ()
+    assert all(one.startswith("the settings of layers differ") for one in notes)
 
 
 def test_a_builder_with_another_value_is_refused_with_both(save: Save) -> None:
@@ -122,6 +123,22 @@ def test_formats_without_vocabularies_say_so(save: Save, name: str) -> None:
     assert "does not hold text_vectorization/vocabulary (11 terms)" in opened.restore.notes[0]
     assert opened.origins["text_vectorization/vocabulary"].kind is OriginKind.INITIALIZER
     assert "text_vectorization/vocabulary has no value" in refuse(folder / name, "text")
+
+
+def test_settings_of_layers_are_compared_with_the_file(save: Save) -> None:
+    from tests.exporter import state_builders
+
+    file = save(state_builders.prepared()) / "model.keras"
+    message = refuse(file, "prepared_with_other_scale")
+    assert "scaling/scale has 0.5 in the checkpoint, but 0.25 in the model" in message
+    assert "build the layer with the settings of the file" in message
+    opened = open_with(file, "prepared_for_logits")
+    assert opened.restore is not None
+    [note] = opened.restore.notes
+    assert "y/activation is 'relu', but the builder has 'linear'" in note
+    opened = open_with(file, "prepared")
+    assert opened.restore is not None
+    assert not opened.restore.notes
 
 
 def test_models_without_their_vocabulary_are_refused(save: Save) -> None:

@@ -25,7 +25,12 @@ IDF_WEIGHTS = "idf_weights"
 
 
 class SavedLayers(Protocol):
-    """The layers of a saved model, by Keras' path of each, such as `layers/text_vectorization`."""
+    """The layers of a saved model, by Keras' path of each, such as `layers/text_vectorization`.
+
+    `of_keras_2`: Keras 2 wrote the model, with other settings of its layers than Keras 3.
+    """
+
+    of_keras_2: bool
 
     def files(self, path: str) -> Mapping[str, bytes]:
         """Return the layer's files by name."""

@@ -21,6 +21,7 @@ class Fate(StrEnum):
     DTYPE = "dtype differs"
     VALUE = "value differs"  # a vocabulary or another value that layers keep in addition to variables
     EMPTY = "empty"  # such a value that neither the model nor the checkpoint has
+    SETTING = "setting differs"  # an argument of a layer's constructor
     UNHELD = "not in the format"  # such a value of the model that the checkpoint's format does not hold
 
 
@@ -34,6 +35,7 @@ _ADVICE = {
     Fate.EMPTY: (
         "give the layer its value in the builder (vocabulary=..., adapt), or export a .keras file, which holds it"
     ),
+    Fate.SETTING: "build the layer with the settings of the file",
     Fate.UNHELD: (
         "export a .keras file, which holds the values that the training used, or keep those of the builder "
         "(--allow-missing GLOB)"
@@ -120,7 +122,7 @@ class RestoreReport:
         return {
             entry.name: INITIAL if entry.fate in (Fate.MISSING, Fate.UNHELD) else entry.origin
             for entry in self.entries
-            if entry.fate is not Fate.UNUSED
+            if entry.fate not in (Fate.UNUSED, Fate.SETTING)
         }
 
     def summary(self) -> str:
@@ -151,7 +153,8 @@ class RestoreReport:
             advice.insert(0, MERGE_ADAPTERS)
         both = [
             f". {one.name} has {one.checkpoint} in the checkpoint, but {one.model} in the model"
-            for one in self.of(Fate.VALUE)
+            for one in self.of(Fate.VALUE, Fate.SETTING)
+            if not one.allowed
         ]
         neither = [f". {one.name} has no value, in the checkpoint nor in the model" for one in self.of(Fate.EMPTY)]
         return f"{what}: {self.summary()}{''.join([*both, *neither])}. Possible fixes: {'; '.join(advice)}"

@@ -192,6 +192,7 @@ class _SavedLayers:
     """The layers of a step: their files and configurations. The callback saves no other arrays of layers."""
 
     def __init__(self, tree: OrbaxTree, archive: KerasArchive) -> None:
+        self.of_keras_2 = archive.is_keras_2
         self._tree = tree
         self._configs = dict(list_configs(archive.config))
 

@@ -12,8 +12,10 @@ from tpuserve_exporter.sources.variables.matching import Matching, ModelVariable
 from tpuserve_exporter.sources.variables.object_graph import StoredVariable, renamed
 from tpuserve_exporter.sources.variables.object_restore import notes_on
 from tpuserve_exporter.sources.variables.state_matching import (
+    compare_settings,
     compare_states,
     describe_missing,
+    describe_settings,
     fill_states,
     missing_tables,
 )
@@ -73,9 +75,11 @@ def restore_model(stored_model: StoredModel, model: "keras.Model", options: Mode
     averages, unread = stored_model.choose_averages(model, weights, matching, options)
     matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
     states = [*compare_states(model, saved), *missing_tables(model)]
-    entries = allow([*compare(weights, matching), *states], options.allow_missing, options.allow_unused)
+    settings = [] if options.builder is None else compare_settings(model, saved)
+    entries = allow([*compare(weights, matching), *states, *settings], options.allow_missing, options.allow_unused)
     notes = (
         *describe_missing(states, stored_model.name),
+        *describe_settings(settings, stored_model.name),
         *(f"--rename {one} changes no name" for one in idle),
         *notes_on(matching, entries, options),
         *unread,

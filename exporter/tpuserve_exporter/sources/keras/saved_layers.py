@@ -21,6 +21,7 @@ class SavedKerasLayers:
 
     def __init__(self, archive: KerasArchive, weights: "h5py.File") -> None:
         """List the files. Raises SourceUnreadable."""
+        self.of_keras_2 = archive.is_keras_2
         self._archive = archive
         self._weights = weights
         self._configs = dict(list_configs(archive.config))

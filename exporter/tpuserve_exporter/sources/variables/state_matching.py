@@ -1,18 +1,27 @@
 """Restores or compares the values of a model that are no variables: the states of Keras layers, and lookup tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, CheckpointMismatch, reason_of
+from tpuserve_exporter.models.layer_settings import find_other_settings
 from tpuserve_exporter.models.layer_states import LayerState, SavedLayers, list_states
 from tpuserve_exporter.models.tables import Table, list_tables
 from tpuserve_exporter.terms.provenance import Origin, OriginKind, Origins
 from tpuserve_exporter.terms.restore_report import Entry, Fate
 from tpuserve_exporter.terms.signature import Array
+from tpuserve_exporter.terms.texts import first
+
+if TYPE_CHECKING:
+    import keras
+
+_MOST_NAMED = 5
 
 
 class NothingSaved:
     """A format that holds only variables."""
+
+    of_keras_2 = False
 
     def files(self, path: str) -> Mapping[str, bytes]:
         return {}
@@ -47,6 +56,24 @@ def _load(state: LayerState, saved: SavedLayers) -> None:
 def compare_states(model: Any, saved: SavedLayers) -> list[Entry]:  # noqa: ANN401 - a Keras model or any tf.Module
     """Compare the value of every layer with the saved one, after `fill_states`."""
     return [_compare(state, saved) for state in list_states(model) if state.read() != {}]
+
+
+def compare_settings(model: "keras.Model", saved: SavedLayers) -> list[Entry]:
+    """Return the settings in which the model's layers differ from the saved ones.
+
+    Those of layers that prepare inputs make the checkpoint unfit. Others may be deliberate, such as another activation.
+    """
+    return [
+        Entry(one.name, Fate.SETTING, one.own, one.stored, allowed=not one.prepares)
+        for one in find_other_settings(model, saved)
+    ]
+
+
+def describe_settings(entries: Sequence[Entry], name: str) -> Iterator[str]:
+    """Yield a note on settings that differ from those in the file `name`."""
+    if entries:
+        differ = [f"{one.name} is {one.checkpoint}, but the builder has {one.model}" for one in entries]
+        yield f"the settings of layers differ from those in {name}: {first(differ, _MOST_NAMED)}"
 
 
 def _compare(state: LayerState, saved: SavedLayers) -> Entry:

@@ -16,6 +16,8 @@ from tpuserve_exporter.terms.signature import Array
 class StoredStates:
     """The states at the object `root` of a checkpoint for a model, matched by position."""
 
+    of_keras_2 = False
+
     def __init__(self, model: Any, graph: ObjectGraph, root: int) -> None:  # noqa: ANN401 - Keras or tf.Module
         self._model = model
         self._graph = graph
