@@ -105,6 +105,7 @@ def test_averages_in_slots_are_found_in_a_keras_2_checkpoint(export: Export, ten
     )
     optimizer = tf_keras.optimizers.legacy.SGD(0.1)
     for variable, average in zip(trained.variables, averaged.variables, strict=True):
+        average.assign(0.9 * variable + 0.01)
         optimizer.add_slot(variable, "average", initializer=average.numpy())
     tf.train.Checkpoint(model=trained, optimizer=optimizer).save(str(tmp_path / "run/ckpt"))
     builder = ("--model", "tests.exporter.builders:unnamed_relu", "--batch-sizes", "2")

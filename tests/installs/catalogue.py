@@ -70,7 +70,7 @@ INSTALLATIONS = (
     *_of(
         "tpuserve-exporter",
         ("", "checkpoints of TensorFlow and Keras", "import tpuserve_exporter"),
-        ("jax", "Orbax checkpoints of JAX", "import orbax.checkpoint"),
+        ("jax", "checkpoints of JAX (Orbax, Flax, T5X)", "import orbax.checkpoint"),
         ("torch", "PyTorch files; the size is that of PyTorch's CPU build", "import torch"),
         ("huggingface", "Hugging Face directories, in addition to PyTorch files", "import transformers"),
         ("tpu", "device programs, and the check for a TPU", "import jax"),
