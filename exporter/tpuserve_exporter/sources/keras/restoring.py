@@ -75,8 +75,10 @@ def restore_model(stored_model: StoredModel, model: "keras.Model", options: Mode
     averages, unread = stored_model.choose_averages(model, weights, matching, options)
     matching = replace(matching, averages={index: averages[index] for index in averages if index in matching.pairs})
     states = [*compare_states(model, saved), *missing_tables(model)]
-    settings = [] if options.builder is None else compare_settings(model, saved)
-    entries = allow([*compare(weights, matching), *states, *settings], options.allow_missing, options.allow_unused)
+    entries = allow([*compare(weights, matching), *states], options.allow_missing, options.allow_unused)
+    # Variables of other shapes say enough of settings such as `units`.
+    is_comparable = options.builder is not None and not RestoreReport(entries).problems
+    settings = compare_settings(model, saved) if is_comparable else []
     notes = (
         *describe_missing(states, stored_model.name),
         *describe_settings(settings, stored_model.name),
@@ -85,7 +87,10 @@ def restore_model(stored_model: StoredModel, model: "keras.Model", options: Mode
         *unread,
     )
     report = RestoreReport(
-        entries, optimizer_state=stored_model.optimizer_state, bookkeeping=stored_model.bookkeeping, notes=notes
+        (*entries, *settings),
+        optimizer_state=stored_model.optimizer_state,
+        bookkeeping=stored_model.bookkeeping,
+        notes=notes,
     )
     if report.problems:
         of = "it describes" if options.builder is None else f"{options.builder} builds"
