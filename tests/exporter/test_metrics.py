@@ -172,6 +172,7 @@ def test_functions_get_all_labels_and_outputs() -> None:
         (" Top-5 ( scores ) > .5", Expectation("top-5", ">", 0.5, "scores")),
         ("mae(photo/price, y2)<=3", Expectation("mae", "<=", 3.0, "photo/price", "y2")),
         ("my.metrics:F1<1e-3", Expectation("my.metrics:F1", "<", 1e-3)),
+        ("my.metrics:percent>=97", Expectation("my.metrics:percent", ">=", 97.0)),
     ],
 )
 def test_expectations_are_read(text: str, expected: Expectation) -> None:
@@ -187,6 +188,9 @@ def test_expectations_are_read(text: str, expected: Expectation) -> None:
         ("accuracy>=nan", "has no metric, comparison"),
         ("accurate>=0.9", "--expect has no metric 'accurate'. Did you mean accuracy?"),
         ("top-0>=0.9", "--expect has no metric 'top-0'. Did you mean top-K?"),
+        ("accuracy(scores)>=97", "'accuracy(scores)>=97': accuracy is a number from 0 to 1. Use 0.97"),
+        ("top-5>101", "--expect 'top-5>101': top-5 is a number from 0 to 1"),
+        ("auc>=-0.1", "--expect 'auc>=-0.1': auc is a number from 0 to 1"),
     ],
 )
 def test_expectations_that_cannot_be_read_are_explained(text: str, message: str) -> None:

@@ -42,7 +42,7 @@ _OPTIONS: Final = (
         "--ignore-label",
         "ignored_label",
         type=int,
-        help="Label of positions that no metric counts, such as padding. [-100]",
+        help="Label of positions that metrics of classes do not count, such as padding. [-100]",
     ),
 )
 

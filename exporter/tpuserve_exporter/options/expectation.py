@@ -13,7 +13,7 @@ from tpuserve_exporter.errors import OptionConflict
 
 Operator: TypeAlias = Literal[">=", "<=", ">", "<"]
 METRICS: Final = ("accuracy", "top-K", "auc", "mae", "rmse", "perplexity")
-# Label of positions that no metric counts, as in PyTorch's cross_entropy and in Hugging Face's data collators.
+# Label of positions that metrics of classes do not count, as in PyTorch's cross_entropy and Hugging Face's collators.
 IGNORED: Final = -100
 
 _OPERATORS: Final[Mapping[Operator, Callable[[float, float], bool]]] = {
@@ -55,13 +55,22 @@ class Expectation:
             raise OptionConflict(f"--expect {text!r} has no metric, comparison (>=, <=, >, <) and number. {_FORM}")
         output, labels = ((match[name] or "").strip() for name in ("output", "labels"))
         found = next(one for one in _OPERATORS if one == match["operator"])
-        return cls(_read_metric(match["metric"]), found, bound, output, labels)
+        expectation = cls(_read_metric(match["metric"]), found, bound, output, labels)
+        if expectation.is_share and not 0 <= bound <= 1:
+            hint = f". Use {bound / 100:g}" if 1 < bound <= 100 else ""
+            raise OptionConflict(f"--expect {text!r}: {expectation.metric} is a number from 0 to 1{hint}")
+        return expectation
 
     @property
     def top(self) -> int | None:
         """K of `top-K`, or None for another metric."""
         match = _TOP.fullmatch(self.metric)
         return int(match[1]) if match else None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the metric is a number from 0 to 1."""
+        return self.metric in ("accuracy", "auc") or self.top is not None
 
     @property
     def is_function(self) -> bool:
@@ -94,7 +103,7 @@ class LabelledOptions:
     """A file of inputs and labels, and what the version must reach on it.
 
     `label_key` names the labels in the file, or is empty. `input_keys` has the names of inputs in the file that differ
-    from those in the signature. No metric counts positions with the label `ignored`.
+    from those in the signature. Metrics of classes do not count positions with the label `ignored`.
     """
 
     file: Path

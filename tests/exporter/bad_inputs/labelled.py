@@ -48,6 +48,7 @@ SECTION = Section(
         Case("Rows without an expectation", 2, _ROWS),
         Case("Unknown metric", 2, f"{_ROWS} --expect 'acc>=0.97'"),
         Case("Expectation without a bound", 2, f"{_ROWS} --expect accuracy"),
+        Case("Bound in percent", 2, f"{_ROWS} --expect 'accuracy>=97'"),
         Case("Function of an unknown module", 7, f"{_ROWS} --expect 'metrics:f1>=0.8'"),
         Case("Wrong name of labels", 9, f"{_ROWS} {_ACCURACY} --label-key class"),
         Case("Labels without a likely name", 9, f"scorer.keras models/scorer --labelled other.npz {_ACCURACY}",
