@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tpuserve_exporter.errors import BuilderFailed
+from tpuserve_exporter.errors import BuilderFailed, CannotLower
 from tpuserve_exporter.models.jax_function import JaxFunction, JaxInput, JaxReference
 from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -165,3 +165,12 @@ def test_a_function_that_fails_is_told_with_its_inputs() -> None:
     function = JaxFunction(_multiply, {"kernel": KERNEL.T}, X)
     with pytest.raises(BuilderFailed, match=r"the model fails for x: float32\[4, 3\]: TypeError: dot_general requires"):
         _serve(function, (4,))
+
+
+def test_linear_algebra_that_tensorflow_lacks_is_refused_by_name() -> None:
+    def call(params: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - arrays of jax
+        return {"y": jax.numpy.linalg.inv(inputs["x"] + params["shift"])}
+
+    function = JaxFunction(call, {"shift": np.eye(3, dtype=np.float32)}, {"x": JaxInput("float32", ("batch", 3, 3))})
+    with pytest.raises(CannotLower, match=r"calls LAPACK \(sgetrf, strsm\).*Compute what no input changes"):
+        _serve(function, (1, 2))

@@ -144,6 +144,8 @@ PLATFORMS = ("cpu", "tpu")
 _MODULE_VERSION = 9
 # Dtypes of less than a byte: TensorFlow makes such variables, but sessions restore wrong values into them.
 _PACKED = frozenset({"int2", "uint2", "int4", "uint4", "float4_e2m1fn"})
+# Calls of functions that jaxlib has on CPUs, and TensorFlow lacks.
+_LAPACK = re.compile(r"@lapack_(\w+?)(?:_ffi)?\b")
 # The smallest accepted row limit: the checks need several rows in one request.
 _LEAST_ROWS = 4
 
@@ -195,6 +197,12 @@ def serve_jax(
 def _serve(
     function: JaxFunction, call: TensorFunction, variables: "Variables", module: str, notes: tuple[str, ...]
 ) -> ServedJax:
+    if functions := sorted(set(_LAPACK.findall(module))):
+        raise CannotLower(
+            f"the model calls LAPACK ({', '.join(functions)}), which TensorFlow lacks, so that a server with a CPU has "
+            "no answer. Linear algebra calls it, such as inv, solve, svd and cholesky. Compute what no input changes "
+            "before the export, and the rest with other operations"
+        )
     specs = {name: one.spec(name) for name, one in function.inputs.items()}
     served = ServedFunction(specs, call, [variables.module])
     return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), notes)
