@@ -79,7 +79,10 @@ PROMOTED: Mapping[str, Operation] = {
     "where of a float": lambda x, ids: torch.where(ids > 0, ids, 1.5),
     "cat of floats and integers": lambda x, ids: torch.cat([x, ids], 1),
     "places of the largest": lambda x, ids: x.topk(2).indices,
+    "the largest of another dimension": lambda x, ids: x.topk(2, 0).values,
     "the smallest": lambda x, ids: ids.topk(3, 0, largest=False).values,
+    "the smallest of unsigned integers": lambda x, ids: (ids - ids.amin()).to(torch.uint8).topk(3, 0, False).values,
+    "the smallest beside NaN": lambda x, ids: torch.where(ids > 4, -torch.nan, x).topk(2, largest=False).values,
     "softmax of float16 in float32": lambda x, ids: torch.softmax(x.half(), -1, dtype=torch.float32),
 }
 

@@ -133,19 +133,22 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype, **kwargs:
 
 
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:  # noqa: ANN401
-    """Compute `aten.topk` by a sort. torchax negates for the smallest, which is wrong for unsigned integers."""
+    """Compute `aten.topk`. torchax negates for the smallest, which is wrong for NaN and for some integers.
+
+    XLA computes the largest without a sort of all values.
+    """
     import jax.numpy as jnp
     from jax import lax
 
     del sorted  # the order of the results is free without it
     if not x.ndim:
         return x, jnp.int32(0)
-    places = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
-    # The sort is stable, so that the first of equal values comes first.
-    turned = [dim] if largest else []
-    arrays = lax.sort((jnp.flip(x, turned), jnp.flip(places, turned)), dimension=dim % x.ndim, num_keys=1)
-    values, places = (jnp.flip(one, turned) for one in arrays)
-    return lax.slice_in_dim(values, 0, k, axis=dim), lax.slice_in_dim(places, 0, k, axis=dim)
+    axis = dim % x.ndim
+    if largest:
+        values, places = lax.top_k(x, k, axis=axis)
+        return values, places
+    values, places = lax.sort((x, lax.broadcasted_iota(jnp.int32, x.shape, axis)), dimension=axis, num_keys=1)
+    return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(places, 0, k, axis=axis)
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:  # noqa: ANN401
