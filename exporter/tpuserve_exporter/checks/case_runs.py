@@ -115,11 +115,14 @@ def _digest(inputs: Tensors) -> bytes:
 class CaseResults:
     """The answers of the source, samples by signature, and their comparison with the version's, loaded in other ways.
 
-    `compared` has a result for each signature and way: Python, and the device programs of each length. `raw` has the
-    source's answers to images of known pixels, and `numerics` the results of --tpu-numerics.
+    `tolerance` and `compute_dtype` are those of the version. `compared` has a result for each signature and way:
+    Python, and the device programs of each length. `raw` has the source's answers to images of known pixels, and
+    `numerics` the results of --tpu-numerics.
     """
 
     source: RecordedAnswers
+    tolerance: Tolerance
+    compute_dtype: str
     samples: dict[str, Tensors] = field(default_factory=dict)
     compared: dict[str, list[ParityResult]] = field(default_factory=dict)
     raw: dict[str, RawAnswer] = field(default_factory=dict)
@@ -132,12 +135,13 @@ class _Cases:
     def __init__(self, options: ExportOptions, source: OpenedSource, version: Path) -> None:
         self._options = options
         self.written = WrittenModel(version, source.reference)
-        self.results = CaseResults(RecordedAnswers(version.parent))
-        self._tolerance = choose_tolerance(options, source, self.written)
+        tolerance = _choose_tolerance(options, source, self.written)
+        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if self.written.makes("bfloat16") else "float32")
+        self.results = CaseResults(RecordedAnswers(version.parent), tolerance, compute_dtype)
 
     def compare(self, signature: Signature, ways: Mapping[str, Runnable]) -> ParityResult:
         """Compare the answers of `ways` with the source's, also for a padded batch."""
-        found = self._compare(signature, ways, self._tolerance, padded=True)
+        found = self._compare(signature, ways, self.results.tolerance, padded=True)
         self.results.compared.setdefault(signature.name, []).append(found)
         return found
 
@@ -178,7 +182,7 @@ class CaseRunner:
 
     def _run_source(self, cases: "_Cases", device: ManifestDevice | None) -> None:
         written, results = cases.written, cases.results
-        check_sequences(written.signatures.values(), self._options.sequences, device)
+        _check_sequences(written.signatures.values(), self._options.sequences, device)
         file = self.open_check_file()
         with self._progress.step("Run the source model") as step:
             for done, (name, signature) in enumerate(written.signatures.items()):
@@ -279,10 +283,10 @@ class CaseRunner:
             yield take_rows(samples, slice(0, 1))
 
 
-def choose_tolerance(options: ExportOptions, source: OpenedSource, model: WrittenModel | SessionModel) -> Tolerance:
+def _choose_tolerance(options: ExportOptions, source: OpenedSource, written: WrittenModel) -> Tolerance:
     """Return the tolerance for the coarsest dtype, which the source shows if the graph hides it in StableHLO."""
     stated = source.compute_dtype or ""
-    coarsest = next((dtype for dtype in COARSE if dtype in stated or model.makes(dtype)), "float32")
+    coarsest = next((dtype for dtype in COARSE if dtype in stated or written.makes(dtype)), "float32")
     # Folding changes where values are rounded, as another dtype does.
     converted = options.model.compute_dtype != "keep" or (options.model.freeze and coarsest in COARSE)
     if source.quantized is not None:
@@ -290,7 +294,9 @@ def choose_tolerance(options: ExportOptions, source: OpenedSource, model: Writte
     return Tolerance.choose(coarsest, converted, options.atol, options.rtol)
 
 
-def check_sequences(signatures: Iterable[Signature], sequences: SequenceOptions, device: ManifestDevice | None) -> None:
+def _check_sequences(
+    signatures: Iterable[Signature], sequences: SequenceOptions, device: ManifestDevice | None
+) -> None:
     """Raise OptionConflict if --sequence-buckets or --pad-value applies to no signature and no host part's output."""
     inputs = [item for signature in signatures if signature.has_sequences for item in signature.inputs.items()]
     names = {name for name, spec in inputs if spec.free_axes}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner, check_sequences, choose_tolerance
+from tpuserve_exporter.checks.case_runs import LEAST_ROWS, CaseResults, CaseRunner
 from tpuserve_exporter.checks.difference import Tolerance
 from tpuserve_exporter.checks.padding import check_padding
 from tpuserve_exporter.checks.parity import ParityResult, compare_cases, join, require_parity, require_shapes
@@ -173,6 +173,14 @@ class CheckedVersion:
         return [name for name in self.signatures if self.lite_signatures is None or name in self.lite_signatures]
 
 
+def _check_samples(samples: Mapping[str, Tensors], session: SessionModel) -> None:
+    """Raise ParityFailed if the session does not take the samples, which the source takes."""
+    for name, signature in session.signatures.items():
+        refusal = refusal_of(signature, samples[name], session)
+        if refusal is not None:
+            raise ParityFailed(f"{name} fails in a session on inputs that the source takes: {refusal}")
+
+
 class Checks:
     """Runs the checks of one export. `cases` runs before `open` loads the version.
 
@@ -206,41 +214,28 @@ class Checks:
 
         Raises OptionConflict, SamplesUnfit, TrainingMode or ParityFailed.
         """
-        check_sequences(session.signatures.values(), self._options.sequences, device)
-        tolerance = choose_tolerance(self._options, source, session)
-        reference = results.source
-        samples = self._samples(results, session)
+        _check_samples(results.samples, session)
         lite = self._load_by_litert(version)
-        answers = self._check_answers(source, version, session, samples, tolerance)
-        checked = {
-            name: self._check(
-                signature,
-                samples[name],
-                reference,
-                {"session": session} | ({"LiteRT": lite} if lite is not None and name in lite.signatures else {}),
-                results,
-                tolerance,
-                answers[name],
-            )
-            for name, signature in session.signatures.items()
-        }
+        answers = self._check_answers(source, version, session, results)
+        checked = dict[str, CheckedSignature]()
+        for name, signature in session.signatures.items():
+            in_lite: dict[str, Runnable] = {"LiteRT": lite} if lite is not None and name in lite.signatures else {}
+            checked[name] = self._check(signature, {"session": session, **in_lite}, results, answers[name])
         self._warn_of_rows(checked, device)
-        compute_dtype = source.compute_dtype or ("mixed_bfloat16" if session.makes("bfloat16") else "float32")
-        in_lite = None if lite is None else lite.signatures
-        tables = count_touched(session, samples)
-        return CheckedVersion(checked, tolerance, compute_dtype, reference, in_lite, tables)
+        tables = count_touched(session, results.samples)
+        lite_signatures = None if lite is None else lite.signatures
+        return CheckedVersion(
+            checked, results.tolerance, results.compute_dtype, results.source, lite_signatures, tables
+        )
 
     def _check_answers(
-        self,
-        source: OpenedSource,
-        version: Path,
-        session: SessionModel,
-        samples: Mapping[str, Tensors],
-        tolerance: Tolerance,
+        self, source: OpenedSource, version: Path, session: SessionModel, results: CaseResults
     ) -> Mapping[str, Answers]:
         """Check the answers before the comparison, because a source in training mode agrees with its copy."""
-        of_tf1_graph = source.kind == "tf1-meta"
-        checks = AnswerChecks(self._options, self._progress, self._warn, session, tolerance, of_tf1_graph=of_tf1_graph)
+        samples, of_tf1_graph = results.samples, source.kind == "tf1-meta"
+        checks = AnswerChecks(
+            self._options, self._progress, self._warn, session, results.tolerance, of_tf1_graph=of_tf1_graph
+        )
         training = find_training(version, samples)
         return {
             name: checks.check(signature, samples[name], training[name])
@@ -261,14 +256,6 @@ class Checks:
                 sizes = ", ".join(map(str, self._options.batch_sizes))
                 self._warn(f"{name}: its device programs take exactly {sizes} rows, because the rows cannot be padded")
 
-    def _samples(self, results: CaseResults, session: SessionModel) -> Mapping[str, Tensors]:
-        """Return the source's samples, which the session must take."""
-        for name, signature in session.signatures.items():
-            refusal = refusal_of(signature, results.samples[name], session)
-            if refusal is not None:
-                raise ParityFailed(f"{name} fails in a session on inputs that the source takes: {refusal}")
-        return results.samples
-
     def _load_by_litert(self, version: Path) -> TfliteModel | None:
         if "tflite" not in self._options.also:
             return None
@@ -278,16 +265,11 @@ class Checks:
         return model
 
     def _check(
-        self,
-        signature: Signature,
-        samples: Tensors,
-        reference: Runnable,
-        loaded: Mapping[str, Runnable],
-        results: CaseResults,
-        tolerance: Tolerance,
-        answers: Answers,
+        self, signature: Signature, loaded: Mapping[str, Runnable], results: CaseResults, answers: Answers
     ) -> CheckedSignature:
-        independent, session, raw = answers.rows_independent, loaded["session"], results.raw.get(signature.name)
+        samples, raw = results.samples[signature.name], results.raw.get(signature.name)
+        reference, tolerance = results.source, results.tolerance
+        independent, session = answers.rows_independent, loaded["session"]
         if answers.deterministic:
             self._check_padding(signature, samples, reference, session, tolerance)
         sizes = self._options.batch_sizes

@@ -71,10 +71,6 @@ class SessionModel:
                 found[name] = self._session.run(tensor, feeds)
         return found
 
-    def makes(self, dtype: str) -> bool:
-        """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
-        return _makes(self._session.graph.as_graph_def(), dtype)
-
 
 @contextlib.contextmanager
 def open_session(path: Path) -> Iterator[SessionModel]:
@@ -91,14 +87,6 @@ def _has(graph: "tf.Graph", name: str) -> bool:
 
 def _numbered(tensor: str) -> str:
     return tensor if ":" in tensor else f"{tensor}:0"
-
-
-def _makes(graph_def: "GraphDef", dtype: str) -> bool:
-    import tensorflow as tf
-
-    nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
-    wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
-    return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
 
 
 class WrittenModel:
@@ -129,7 +117,12 @@ class WrittenModel:
 
     def makes(self, dtype: str) -> bool:
         """Return whether any operation in the graph or its functions has tensors of `dtype` (TensorFlow's name)."""
-        return _makes(self._graph.as_graph_def(), dtype)
+        import tensorflow as tf
+
+        graph_def = self._graph.as_graph_def()
+        nodes = [*graph_def.node, *(node for fn in graph_def.library.function for node in fn.node_def)]
+        wanted = tf.dtypes.as_dtype(dtype).as_datatype_enum
+        return any(attr.type == wanted for node in nodes for attr in node.attr.values() if attr.HasField("type"))
 
 
 def _inputs(path: Path) -> GraphInputs:
