@@ -1,4 +1,4 @@
-"""Measure two servers behind Envoy beside one server, over gRPC and REST. Linux only.
+"""Measure two servers behind Envoy next to one server, over gRPC and REST. Linux only.
 
 Run: `.venv/bin/python -m benchmarks balance [--quick]`, about 5 minutes, or 2 with `--quick`. The benchmark starts all
 processes on loopback, and always stops them.

@@ -166,7 +166,7 @@ def memory(server: Mapping[Protocol, Target]) -> Memory:
 
 
 def _load(target: Target, in_flight: int, duration_s: int, bodies: Bodies, scratch: Path) -> Load:
-    run: Callable[..., Load]  # Both take the arguments below, and further ones of their own.
+    run: Callable[..., Load]  # Both take the arguments below, and some further ones.
     if target.protocol == "grpc":
         run, path, body = run_h2load, GRPC_PATH, bodies.grpc
     else:

@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 # Largest grey level in the data set. The smallest is 0.
 _BRIGHTEST = 16.0
 _SPLIT_SEED = 20
-# Name of the file with held-out rows, beside the checkpoints.
+# Name of the file with held-out rows, next to the checkpoints.
 HELD_OUT: Final = "held_out.npz"
 
 

@@ -47,7 +47,7 @@ LOG_WIDTH = 140
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client got: its outputs by name as lists, or an error."""
+    """The result that a client received: its outputs by name as lists, or an error."""
 
     client: str
     outputs: dict[str, list[Any]] = field(default_factory=dict)

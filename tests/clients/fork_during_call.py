@@ -1,6 +1,6 @@
 """A process that forks while an asyncio call over gRPC is pending. Prints the outcomes of the child and the parent.
 
-Run as a program, in a process of its own, because a fork copies the locks of all threads.
+Run as a program, in a separate process, because a fork copies the locks of all threads.
 """
 
 import asyncio

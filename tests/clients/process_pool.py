@@ -1,6 +1,6 @@
 """Predictions in a pool of processes to which a client travels as a pickle, as with multiprocessing and celery.
 
-Run as a program, in a process of its own, because a fork copies the locks of all threads.
+Run as a program, in a separate process, because a fork copies the locks of all threads.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tests for what a caller sets beside the inputs: headers, hooks, retries, several addresses, pickling."""
+"""Tests for options of a call in addition to the inputs: headers, hooks, retries, several addresses, pickling."""
 
 import asyncio
 import logging

@@ -11,7 +11,7 @@ from tests.support.saved_models import save_mlp, write_manifest
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Run tests that share the server in one process. Some modules have a server of their own, and a group for it."""
+    """Run tests that share the server in one process. Some modules have a separate server, and a group for it."""
     has_group = item.get_closest_marker("xdist_group") is not None
     if isinstance(item, pytest.Function) and "server" in item.fixturenames and not has_group:
         item.add_marker(pytest.mark.xdist_group("calculator"))

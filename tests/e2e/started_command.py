@@ -1,4 +1,4 @@
-"""A command in a process of its own, whose output tests wait for. It need not become ready."""
+"""A command in a separate process, whose output tests wait for. It need not become ready."""
 
 import contextlib
 import os

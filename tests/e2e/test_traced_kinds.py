@@ -1,6 +1,6 @@
 """Tests for traces and timing of every kind of request: the stages fit, and the header agrees with them.
 
-The client samples each request with `traceparent` and asks for its stages.
+The client samples each request with `traceparent` and requests its stages.
 """
 
 import re

@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
             "AIP_PREDICT_ROUTE": PREDICT,
             "AIP_STORAGE_URI": store.uri("artifact"),
             "AIP_MODE": "PREDICTION",
-            # As in the image.
+            # The image sets the same values.
             "MODEL_NAME": "model",
             "MODEL_BASE_PATH": str(folder / "models"),
         }

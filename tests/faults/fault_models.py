@@ -60,7 +60,7 @@ def save_slow(path: Path) -> Path:
             "greedy": _signature({"count": count}, {"sum": tf.reduce_sum(tf.random.uniform(count))}),
         }
         _save(path, session, signatures)
-    # Without batching of its own, each request runs alone, so a queue forms behind a slow one.
+    # Without batching in the model, each request runs alone, so a queue forms behind a slow one.
     write_manifest(path, signatures={"serving_default": {"batch_sizes": [1], "rows_independent": True}})
     return path
 

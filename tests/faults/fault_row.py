@@ -11,7 +11,7 @@ PROPERTY: Final = "fault"
 class FaultRow:
     """One row. Memory is resident memory of the server's processes, in MB of 10^6 bytes.
 
-    `others_worst_ms` is the worst latency of good requests beside the fault, if another process measured it.
+    `others_worst_ms` is the worst latency of good requests during the fault, if another process measured it.
     """
 
     case: int

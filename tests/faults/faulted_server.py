@@ -195,7 +195,7 @@ class Faults:
     ) -> Iterator[Attempt]:
         """Cause one fault in the block, which sets `got`. Then check it, the server and its memory.
 
-        `got` must be one of `expected`. `beside` runs another client, whose requests, `pause_s` apart, must
+        `got` must be one of `expected`. With `beside`, another client runs, whose requests, `pause_s` apart, must
         all succeed.
         """
         attempt = Attempt()

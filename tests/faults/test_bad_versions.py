@@ -53,7 +53,7 @@ def save_recursive(path: Path) -> Path:
 
 
 def save_greedy(path: Path) -> Path:
-    """Save a model that allocates as many numbers as the request asks for."""
+    """Save a model that allocates the number of elements that the request names."""
     spec = tf.TensorSpec([1], tf.int64, "count")
     return save_function(path, lambda count: {"y": tf.reduce_sum(tf.random.uniform(count))}, spec)
 

@@ -60,7 +60,7 @@ def test_flood_ends_at_most_its_own_connection(faults: Faults, name: str) -> Non
                 attempt.got = ENDED
 
 
-# As many resets as the HTTP server allows on a connection in 10 s: docs/reference/limits.md.
+# The resets that the HTTP server allows on a connection in 10 s: docs/reference/limits.md.
 ROUNDS, CALLS = 4, 50
 
 

@@ -122,8 +122,8 @@ def test_every_request_of_an_overload_is_answered_or_refused(faults: Faults, pro
         try:
             server.channel.unary_unary("/tensorflow.serving.PredictionService/Predict")(slow_body(3_000), timeout=0.5)
         except grpc.RpcError as error:
-            # A refusal of the server says when to try again (gRFC A6).
-            trailing: Any = error.trailing_metadata() or ()  # grpcio's stubs do not say that it is a sequence.
+            # A refusal of the server contains a retry hint (gRFC A6).
+            trailing: Any = error.trailing_metadata() or ()  # grpcio's stubs do not declare a sequence.
             hints = [float(value) for key, value in trailing if key == "grpc-retry-pushback-ms"]
             hinted = error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED or (len(hints) == 1 and hints[0] > 0)
             return str(error.code().name) if hinted else "no hint when to try again"

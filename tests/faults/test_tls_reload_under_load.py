@@ -38,7 +38,7 @@ class Load:
     def __enter__(self) -> "Load":
         self._stack = ExitStack()
         kept_channel = self._stack.enter_context(self._host.channel(OLD))
-        # It connects again after a response that asks for it.
+        # It connects again after a response that requests it.
         kept_connection = self._host.kept_rest(OLD)
         self._stack.callback(kept_connection.close)
         sends: list[Callable[[], bytes]] = [

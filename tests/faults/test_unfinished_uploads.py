@@ -63,7 +63,7 @@ def test_unfinished_messages_of_one_connection_are_cut_and_others_are_served(
     before_bytes = resident_bytes(host)
     address, _, port = host.grpc.rpartition(":")
     with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as client:
-        # Three of eight fit, beside what is on its way.
+        # Three of eight fit, in addition to the bytes in flight.
         upload_until_ended(client, range(1, 17, 2), 4)
         with grpc.insecure_channel(host.grpc, UNLIMITED) as channel:
             assert unary(channel, "Unary")(b"next") == b"next"

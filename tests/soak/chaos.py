@@ -22,7 +22,7 @@ class Fault:
 
     name: str
     apply: Callable[[Scene], Awaitable[str]]
-    # The process that serves ends, so its memory and threads begin anew.
+    # The process that serves ends, so its memory and threads start again.
     ends_worker: bool = False
     needs_disk: bool = False
 

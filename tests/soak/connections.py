@@ -20,7 +20,7 @@ from tests.soak.outcome import Kind, Outcome, RequestError
 from tests.soak.question import WrongAnswerError
 
 PRIORITY: Final = "x-tpuserve-priority"
-# A channel of its own, which connects again soon after a new start of the server.
+# A separate channel, which connects again soon after a new start of the server.
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -148,7 +148,7 @@ def _http_error(error: httpx.HTTPError) -> Outcome:
 
 
 def _refusal(response: httpx.Response) -> Outcome:
-    """Return the typed error. Each has a message, and those that invite a retry say when."""
+    """Return the typed error. Each has a message, and those that invite a retry contain the time."""
     status = response.status_code
     message = read_or_wrong(lambda: str(response.json()["error"]), response)
     if status in (429, 503) and not response.headers.get("retry-after", "").isdigit():

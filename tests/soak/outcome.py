@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What the client saw.
+    """The result that the client received.
 
     A request is accepted once the client has sent it completely. ENDED and LATE are accepted requests without an
     answer. REFUSED requests never reached a server.
@@ -32,7 +32,7 @@ class Outcome:
 
 
 class RequestError(Exception):
-    """A request without an answer. Its outcome says why."""
+    """A request without an answer. Its outcome has the reason."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"{outcome}: {outcome.detail}")

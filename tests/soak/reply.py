@@ -1,4 +1,4 @@
-"""Reply: what a protocol's response says, before anyone compares it with its request."""
+"""Reply: the content of a protocol's response, before the soak compares it with its request."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Reply:
     def version(self, question: Question) -> int | None:
         """Return the version. Raises WrongAnswerError if the two differ.
 
-        An ensemble reports a version of its own, which counts its configurations.
+        An ensemble reports its own version, which counts its configurations.
         """
         if question.model == ENSEMBLE:
             return self.proven

@@ -68,7 +68,7 @@ class Soak:
 async def run_soak(plan: Plan, folder: Path, watch: Callable[[Soak], AsyncIterator[None]] | None = None) -> Result:
     """Run a soak in an empty folder, and return its result.
 
-    `watch` is a context that runs beside the soak, for progress and Ctrl-C.
+    `watch` is a context that runs during the soak, for progress and Ctrl-C.
     """
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk"))

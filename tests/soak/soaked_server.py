@@ -124,7 +124,7 @@ class SoakedServer:
             f"--request_log_max_bytes={_LOG_BYTES}", "--request_log_max_files=2",
         )  # fmt: skip
         with self.log.open("wb") as output:
-            # In a session of its own, so that Ctrl-C reaches the soak alone, which stops the server after the answers.
+            # In a separate session, so that Ctrl-C reaches the soak alone, which stops the server after the answers.
             self.process = subprocess.Popen(
                 [EXECUTABLE, *flags], stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )

@@ -9,7 +9,7 @@ from tests.soak.outcome import Outcome
 
 @dataclass(slots=True)
 class Window:
-    """The period of one fault. `explains` says of a model and an outcome whether the fault allows it."""
+    """The period of one fault. `explains` returns for a model and an outcome whether the fault allows it."""
 
     cause: str
     explains: Callable[[str, Outcome], bool]

@@ -16,7 +16,7 @@ ADDRESS_VARIABLE = "TPUSERVE_ADDRESS"
 DEFAULT_GRPCS_PORT = 443
 
 
-# As in gRPC: resolve the name to all its addresses and balance over them.
+# Resolve the name to all its addresses and balance over them, as gRPC does.
 _DNS = "dns:///"
 # Prefix of a scheme: the server speaks the Open Inference Protocol (OIP) over it.
 _OIP = "oip+"

@@ -78,7 +78,7 @@ class Call:
         return None if self.limit_s is None else self.began_s + self.limit_s
 
     def for_part(self) -> "Call":
-        """Return a call with the same options and deadline, and attempts of its own."""
+        """Return a call with the same options and deadline, and its own attempts."""
         return replace(self, attempts=0)
 
 

@@ -219,7 +219,7 @@ class Client(ClientCore):
     ) -> bool:
         """Return whether the server (or `model`) answers predictions now, and False if the server is unreachable.
 
-        Without `model`, the client asks for the readiness of the server: over gRPC with grpc.health.v1, over REST with
+        Without `model`, the client requests the readiness of the server: over gRPC with grpc.health.v1, over REST with
         /readyz, and over the Open Inference Protocol with its own request. TensorFlow Serving serves neither
         grpc.health.v1 nor /readyz by default. The client then raises Unimplemented or NotFound. Set `model` for such a
         server.

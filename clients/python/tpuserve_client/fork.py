@@ -1,4 +1,4 @@
-"""Clients in a forked process: the child gets connections and locks of its own.
+"""Clients in a forked process: the child gets its own connections and locks.
 
 A connection that two processes share mixes their responses, and a lock that another thread held at the fork stays
 locked in the child. Servers that fork their workers (gunicorn, celery, multiprocessing) copy the clients of the parent.

@@ -1,7 +1,7 @@
 """The common part of the Open Inference Protocol's two wires: input tensors, parameters, metadata and refusals.
 
 Triton and KServe use this protocol (OIP, github.com/kserve/open-inference-protocol). It describes only the default
-signature of a model. tpuserve takes the name of another signature as a parameter of its own. The protocol has no labels
+signature of a model. tpuserve takes the name of another signature as its own parameter. The protocol has no labels
 of versions, no Classify and no Regress.
 """
 

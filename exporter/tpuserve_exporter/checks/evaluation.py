@@ -24,7 +24,7 @@ from tpuserve_exporter.version.loaded_model import open_session
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.manifest.version import Manifest, ManifestEvaluation, ManifestMetric
 
-UNCHECKED: Final = "Nobody has checked that these weights are the trained ones: --labelled and --expect check it"
+UNCHECKED: Final = "No labelled rows have shown that these weights are the trained ones: give --labelled and --expect"
 _CAUSES: Final = (
     "Likely causes: the checkpoint is not the trained one (its step, --weights), inputs are prepared in another "
     "way than in training (--image-scale, tokens, the order of columns), or labels have another order or meaning "

@@ -80,6 +80,19 @@ Examples:
   tpuserve export checkpoints/ models/digits --model examples.digits.model:build \\
       --labelled held_out.npz --expect "accuracy>=0.97"
 \b
+  # a directory of save_pretrained, for sequences of up to 128 tokens
+  tpuserve export bert/ models/bert --sequence-buckets 32,128
+\b
+  # a JAX checkpoint, with the average of an optax.ema in its optimizer state
+  tpuserve export checkpoints/ models/scorer --model models:scorer --input 'features:float32[batch,3]' \\
+      --weights opt_state/1/ema --weights-decay 0.999
+\b
+  # a Keras file with classes of yours, which the module digits.layers defines
+  tpuserve export model.keras models/digits --import digits.layers
+\b
+  # the graph of a SavedModel that TPUEstimator saved for TPUs
+  tpuserve export saved/ models/scorer --tag-set serve,tpu
+\b
   # an existing SavedModel, checked and published as version 7
   tpuserve export saved/ models/digits --version 7
 
@@ -401,7 +414,7 @@ def command(**arguments: Any) -> int:  # noqa: ANN401 - as click passes them
 
     SOURCE is a TF2 or TF1 checkpoint (directory, prefix or .index file), a .meta graph with its TF1 checkpoint, a
     .keras or .h5 file, an Orbax, Flax (.msgpack), T5X or .npz checkpoint of a JAX model, a PyTorch file (.pt, .pt2,
-    safetensors), or a SavedModel.
+    safetensors), a directory of torch.distributed.checkpoint or of save_pretrained of transformers, or a SavedModel.
     OUT_BASE is the base path that a server watches: a directory, gs://BUCKET/PATH or s3://BUCKET/PATH. Its last
     part is the model's name.
     """

@@ -18,6 +18,14 @@ PROG_NAME = "tpuserve inspect"
 _LOG_WIDTH = 120
 
 _EPILOG = """\b
+Examples:
+  # the models, averages and optimizers of a training checkpoint, with every variable
+  tpuserve inspect checkpoints/ --all
+\b
+  # a published version: signatures, metrics, origin of the weights, and whether its files are intact
+  tpuserve inspect models/digits/3 --verify
+
+\b
 Exit codes:
   0  read, without damage as far as checked
   1  unexpected error
@@ -36,7 +44,8 @@ def command(path: Path, everything: bool, verify: bool, as_json: bool) -> int:
     """Show the contents of PATH: signatures, variables, sizes, operations, TPU and host operations, the manifest.
 
     PATH is a checkpoint of TensorFlow 2 or 1 (directory, prefix or .index file), a .meta graph, a .keras or .h5 file,
-    an Orbax, Flax, T5X or .npz checkpoint, a .safetensors or .pt file, a SavedModel, or a version or base directory.
+    an Orbax, Flax, T5X or .npz checkpoint, a .safetensors or .pt file, a directory of torch.distributed.checkpoint or
+    save_pretrained, a SavedModel, or a version or base directory.
     The command runs no code from it.
     """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)

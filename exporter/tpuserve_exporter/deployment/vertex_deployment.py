@@ -166,7 +166,7 @@ class GcloudCommand:
 
     @property
     def text(self) -> str:
-        """The command with a comment, as lines of a script. Each flag has a line of its own."""
+        """The command with a comment, as lines of a script. Each flag has its own line."""
         flags = [index for index, word in enumerate(self.words) if word.startswith("--")]
         first = flags[0] if flags else len(self.words)
         lines = _INDENT.join([shlex.join(self.words[:first]), *map(shlex.quote, self.words[first:])])

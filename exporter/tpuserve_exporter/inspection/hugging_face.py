@@ -10,7 +10,7 @@ from tpuserve_exporter.inspection.torch_file import inspect_safetensors, inspect
 from tpuserve_exporter.sources.checkpoint_path import read_index
 from tpuserve_exporter.sources.hugging_face_directory import BIN_INDEX_SUFFIX, find_weights, read_config
 
-# Settings in config.json that say which model it is, and with which release it was saved.
+# Settings in config.json that identify the model, and the release that saved it.
 _FACTS = ("architectures", "model_type", "dtype", "torch_dtype", "max_position_embeddings", "transformers_version")
 
 

@@ -22,7 +22,7 @@ _OTHERS = frozenset({
     "trainable", "unroll", "variance", "vocabulary", "vocabulary_size",
 })  # fmt: skip
 _TRAINING_ONLY = ("_initializer", "_regularizer", "_constraint")
-# What `adapt` would compute with.
+# The settings that `adapt` would compute with.
 _FOR_ADAPT = {"Discretization": frozenset({"num_bins", "epsilon"})}
 
 

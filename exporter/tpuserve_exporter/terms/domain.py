@@ -97,7 +97,7 @@ def _as_objects(values: Sequence[Any]) -> Array:
 
 
 class KnownInputs(Protocol):
-    """What a model shows about its inputs."""
+    """The facts that a model shows about its inputs."""
 
     def domains(self, signature: Signature) -> Mapping[str, Domain]:
         """Return the domains of the inputs whose values are known, by name."""

@@ -37,7 +37,7 @@ _FIELD_DTYPES: Final[dict[str, DType]] = {"int_contents": np.dtype(np.int32), "u
 
 
 def has_typed_contents(tensor: "ModelInferRequest.InferInputTensor | ModelInferResponse.InferOutputTensor") -> bool:
-    """Return whether a tensor has typed contents. MLServer sends empty ones beside raw contents."""
+    """Return whether a tensor has typed contents. MLServer sends empty ones in addition to raw contents."""
     return tensor.contents.ByteSize() > 0
 
 

@@ -105,7 +105,7 @@ class Bytecode:
             indexes = _read_indexes(Cursor(properties))
             codes = [self._code(index) for index in indexes]
             # StableHLO also accepts a number for the first attribute. A composite has a dictionary there, and its name
-            # in the place of the target.
+            # instead of the target.
             if len(codes) > _TARGET_PLACE and codes[_TARGET_PLACE] == _TEXT and codes[0] != _DICTIONARY_OF_COMPOSITE:
                 yield self._string(indexes[_TARGET_PLACE])
             elif codes and codes[0] == _CUSTOM_CALL_API:

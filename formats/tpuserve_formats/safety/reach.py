@@ -20,7 +20,7 @@ _READ, _ASSIGN, _IS_INITIALIZED = "ReadVariableOp", "AssignVariableOp", "VarIsIn
 
 
 class Origin(StrEnum):
-    """Where a string comes from."""
+    """The origin of a string."""
 
     VERSION = "a file of the version, named by the loader"
     ASSETS = "the directory of the version's assets"
@@ -81,7 +81,7 @@ class Reach:
     def _origin_without_end(self, body: Body, node: Node) -> Origin:
         """Return the origin of the result of a node that removes the name of an asset from its input.
 
-        Decision Forests find the directory of their model so. No asset may be in a directory of its own, and only one
+        Decision Forests find the directory of their model so. No asset may be in a separate directory, and only one
         name is removed, which ends with `done`. Otherwise, the rest of the path could lead out of the version.
         """
         names = [one.filename for one in self.graph.rest.asset_file_def]

@@ -1,6 +1,6 @@
-"""Concurrent first calls of one AsyncClient over REST, beside plain httpx and beside calls of a warm client.
+"""Concurrent first calls of one AsyncClient over REST, compared with plain httpx and with calls of a warm client.
 
-Run as a program: each measurement has a process of its own, so that its CPU time is the client's alone.
+Run as a program: each measurement has a separate process, so that its CPU time is the client's alone.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Burst:
 
 
 def run_burst(way: str, address: str, calls: int) -> Burst:
-    """Make `calls` concurrent predictions in one of WAYS, in a process of its own."""
+    """Make `calls` concurrent predictions in one of WAYS, in a separate process."""
     command = [sys.executable, "-m", MODULE, way, address, str(calls)]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     outcomes, cpu_s, wall_s = json.loads(printed)

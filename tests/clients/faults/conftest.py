@@ -28,13 +28,13 @@ def shared_process() -> Iterator[UpstreamProcess]:
 
 @pytest.fixture
 def process(shared_process: UpstreamProcess) -> UpstreamProcess:
-    """Return a model server in a process of its own, without requests so far."""
+    """Return a model server in a separate process, without requests so far."""
     shared_process.executed()
     return shared_process
 
 
 @pytest.fixture(scope="package")
 def slow_process() -> Iterator[UpstreamProcess]:
-    """Start a model server in a process of its own that needs 50 ms for a prediction."""
+    """Start a model server in a separate process that needs 50 ms for a prediction."""
     with upstream_process(prediction_s=0.05) as running:
         yield running

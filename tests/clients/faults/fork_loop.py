@@ -1,6 +1,6 @@
 """A parent and its child that call through one client after os.fork(), as a preforking server does.
 
-Run as a program, in a process of its own, because a fork copies the locks of all threads.
+Run as a program, in a separate process, because a fork copies the locks of all threads.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def _blocking(address: str) -> Loop:
 
 
 def _awaited(address: str) -> Loop:
-    """Return a loop that runs in an event loop of its own, with one client for all of them."""
+    """Return a loop that runs in a separate event loop, with one client for all of them."""
     client = AsyncClient(address, timeout_s=CALL_TIMEOUT_S)
 
     async def calls(numbers: Iterable[int]) -> Counter[str]:

@@ -1,6 +1,6 @@
-"""The upstream behind the faults: the tests' model server, also as a process of its own, and a model that waits.
+"""The upstream behind the faults: the tests' model server, also as a separate process, and a model that waits.
 
-A process of its own keeps the server's threads and CPU time out of a client that forks or is measured.
+A separate process keeps the server's threads and CPU time out of a client that forks or is measured.
 """
 
 import json
@@ -62,7 +62,7 @@ class FirstWaits(threading.Event):
 
 
 class UpstreamProcess:
-    """A model server in a process of its own. `addresses` has its address for "grpc" and "rest"."""
+    """A model server in a separate process. `addresses` has its address for "grpc" and "rest"."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process

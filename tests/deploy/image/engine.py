@@ -1,4 +1,4 @@
-"""Podman with a storage of its own, which builds the Dockerfile's targets and runs them."""
+"""Podman with a separate storage, which builds the Dockerfile's targets and runs them."""
 
 import json
 import os

@@ -23,7 +23,7 @@ class Entry:
 
     @property
     def is_writable_by_all(self) -> bool:
-        """Whether any user can change it. Links have no mode of their own."""
+        """Whether any user can change it. Links have no mode."""
         return not stat.S_ISLNK(self.mode) and bool(self.mode & stat.S_IWOTH)
 
 

@@ -18,7 +18,7 @@ from tpuserve_formats.safety.operations import (
 from tpuserve_formats.safety.update import NOT_REVIEWED, registered_operations, with_new
 
 TEXT = OPERATIONS_FILE.read_text(encoding="utf-8")
-# Read before any test runs, because a conversion to TensorFlow Lite registers operations of its own in the process.
+# Read before any test runs, because a conversion to TensorFlow Lite registers further operations in the process.
 REGISTERED = registered_operations()
 
 

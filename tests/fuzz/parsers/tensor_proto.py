@@ -55,7 +55,7 @@ def _compare_with_tensorflow(proto: TensorProto, ours: Array) -> None:
 
 
 def _is_known_to_tensorflow(proto: TensorProto, ours: Array) -> bool:
-    # TensorFlow has a limit of its own on dimensions and elements.
+    # TensorFlow has another limit on dimensions and elements.
     return ours.ndim <= 8 and _has_kernel(BY_DTYPE[ours.dtype].number)
 
 

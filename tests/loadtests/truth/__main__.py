@@ -1,4 +1,4 @@
-"""`python -m tests.loadtests.truth [PATTERN...]`: print what `tpuserve loadtest` reports beside the server's log.
+"""`python -m tests.loadtests.truth [PATTERN...]`: print what `tpuserve loadtest` reports next to the server's log.
 
 Prints a row for each load shape and behaviour, or for those whose name matches a pattern. A cell `said/true` has the
 reported figure and that of the log. With --check, the exit status is 1 if a row is WRONG.

@@ -1,4 +1,4 @@
-"""A row of the truth table: the figures that the load tester reported beside those of the server's log."""
+"""A row of the truth table: the figures that the load tester reported next to those of the server's log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
