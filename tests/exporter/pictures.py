@@ -3,6 +3,7 @@
 They show the terminal output as text, and the report page in a browser in light and dark mode.
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ _HEIGHT = 1500
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     from examples.text_classifier.train import train
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # the browser writes files until it has ended
