@@ -63,7 +63,7 @@ STRANGERS = (
         Export(".keras", "model.keras", SIGNATURES),
     ),
     _keras_2("ResNetRS50", Export(".h5", "model.h5", SIGNATURES)),
-    _tpu_estimator("two_graphs", "the one with the tags serve, without serve,tpu"),
+    _tpu_estimator("two_graphs", "only the one with the tags serve. To export another, give --tag-set serve,tpu"),
     _tpu_estimator("tpu_graph", "ordinary ones, for one replica"),
     _tpu_estimator("tpu_call", "ordinary ones, for one replica"),
     _unassigned("copied_variables", "variables", "the export saved it again"),

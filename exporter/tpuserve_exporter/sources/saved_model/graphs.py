@@ -69,15 +69,14 @@ def _choose(name: str, saved_model: "SavedModel", tags: Sequence[str]) -> "MetaG
         return found
     if tags:
         raise OptionConflict(
-            f"--tag-set: {name} has no graph with exactly the tags {','.join(tags)}. Its graphs have the tags "
-            f"{describe_tags(saved_model)}"
+            f"--tag-set: {name} has no graph with exactly the tags {','.join(tags)}. Choose one of its graphs with "
+            f"{_options(graphs)}"
         )
     if len(graphs) == 1 and "serve" in graphs[0].meta_info_def.tags:
         return graphs[0]
-    options = " or ".join(f"--tag-set {_text(one.meta_info_def.tags)}" for one in graphs)
     raise OptionConflict(
-        f"{name} has no graph with exactly the tag 'serve', which servers load. Its graphs have the tags "
-        f"{describe_tags(saved_model)}. Choose one with {options}"
+        f"{name} has no graph with exactly the tag 'serve', which servers load. Choose one of its graphs with "
+        f"{_options(graphs)}"
     )
 
 
@@ -85,17 +84,21 @@ def _find(saved_model: "SavedModel", tags: Sequence[str]) -> "MetaGraphDef | Non
     return next((one for one in saved_model.meta_graphs if set(one.meta_info_def.tags) == set(tags)), None)
 
 
+def _options(graphs: "Iterable[MetaGraphDef]") -> str:
+    return " or ".join(f"--tag-set {_text(one.meta_info_def.tags)}" for one in graphs)
+
+
 def _text(tags: Iterable[str]) -> str:
     return ",".join(tags) or "''"
 
 
 def _describe(name: str, saved_model: "SavedModel", chosen: "MetaGraphDef", removed: Sequence[str]) -> "Iterable[str]":
-    others = [_text(one.meta_info_def.tags) for one in saved_model.meta_graphs if one is not chosen]
+    others = [one for one in saved_model.meta_graphs if one is not chosen]
     tags = _text(chosen.meta_info_def.tags)
     if others:
         yield (
-            f"{name} has several graphs. The version has the one with the tags {tags}, without {', '.join(others)}. "
-            "Choose another with --tag-set"
+            f"{name} has several graphs. The version has only the one with the tags {tags}. To export another, give "
+            f"{_options(others)}"
         )
     elif tuple(chosen.meta_info_def.tags) != SERVED:
         yield f"the only graph of {name} has the tags {tags}. In the version, it has the tag serve"
