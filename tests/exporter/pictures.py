@@ -17,8 +17,8 @@ COMMAND = (
     "export checkpoints models/text --model examples.text_classifier.model:build --sequence-buckets 8,16,32 "
     "--signature serving_default=tensor --signature examples=tf_example --serve-check --report report.html"
 )
-# The maximum height of the page's image, in CSS pixels.
-_HEIGHT = 1500
+# The heading of the last section in the page's image.
+_LAST = "Differences from the source"
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         with open_browser(folder / "profile") as browser:
             for scheme in ("light", "dark"):
                 browser.open(folder / "report.html", 1100, scheme)
-                browser.take_picture(IMAGES / f"export-report-{scheme}.png", _HEIGHT)
+                browser.take_picture(IMAGES / f"export-report-{scheme}.png", browser.section_end(_LAST))
 
 
 if __name__ == "__main__":

@@ -47,10 +47,6 @@ model_config_list {
   }
 }
 """
-_BOTTOM: Final = """
-Math.ceil([...document.querySelectorAll("section")].find(one => one.innerText.startsWith("%s"))
-  .getBoundingClientRect().bottom + scrollY + 16)
-"""
 
 
 def main() -> None:
@@ -122,7 +118,7 @@ def _run(command: str, folder: Path, where: Sequence[str]) -> None:
 def _take(browser: Browser, page: Path, last: str, scheme: Literal["light", "dark"]) -> None:
     picture = IMAGES / f"loadtest-{page.stem}-{scheme}.png"
     browser.open(page, _WIDTH, scheme)
-    browser.take_picture(picture, browser.evaluate(_BOTTOM % last))
+    browser.take_picture(picture, browser.section_end(last))
     whole = Image.open(picture).convert("RGB")
     # Other quantization methods tint the page's background.
     whole.quantize(_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(picture, optimize=True)

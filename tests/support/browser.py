@@ -48,6 +48,12 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def section_end(self, heading: str) -> int:
+        """Return the first CSS pixel below the first section whose text starts with `heading`, and a margin."""
+        sections = '[...document.querySelectorAll("section")]'
+        found = f"{sections}.find(one => one.innerText.startsWith({json.dumps(heading)})).getBoundingClientRect()"
+        return int(self.evaluate(f"Math.ceil({found}.bottom + scrollY + 16)"))
+
     def take_picture(self, to: Path, height: int | None = None) -> None:
         """Save the page as PNG, or its first `height` CSS pixels."""
         width, whole = self.evaluate("[innerWidth, document.documentElement.scrollHeight]")
