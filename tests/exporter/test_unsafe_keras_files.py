@@ -189,7 +189,7 @@ def test_weights_that_refer_to_other_files_are_refused(
         attack(file)
     with (
         pytest.raises(UnsafeSource, match=r"m\.weights\.h5 refers to other files \(.*vars, "),
-        read_archive(tmp_path / "m.weights.h5").open_weights(),
+        read_archive(tmp_path / "m.weights.h5").opened(),
     ):
         raise AssertionError("the file was opened")
 
@@ -198,5 +198,5 @@ def test_weights_in_one_file_are_opened(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "m.weights.h5", "w") as file:
         file.create_group("layers/dense")["vars"] = np.arange(4)
         file["alias"] = h5py.SoftLink("/layers")
-    with read_archive(tmp_path / "m.weights.h5").open_weights() as file:
-        assert list(file["layers/dense/vars"]) == [0, 1, 2, 3]
+    with read_archive(tmp_path / "m.weights.h5").opened() as opened:
+        assert list(opened.weights["layers/dense/vars"]) == [0, 1, 2, 3]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,25 +24,26 @@ _VOCABULARY_FILE = "vocabulary.txt"
 IDF_WEIGHTS = "idf_weights"
 
 
-class SavedLayers(Protocol):
+class SavedLayers:
     """The layers of a saved model, by Keras' path of each, such as `layers/text_vectorization`.
 
-    `of_keras_2`: Keras 2 wrote the model, with other settings of its layers than Keras 3.
+    A format overrides what it holds in addition to variables. `of_keras_2`: Keras 2 wrote the model, with other
+    settings of its layers than Keras 3.
     """
 
-    of_keras_2: bool
+    of_keras_2 = False
 
     def files(self, path: str) -> Mapping[str, bytes]:
         """Return the layer's files by name."""
-        ...
+        return {}
 
     def config(self, path: str) -> Mapping[str, Any]:
         """Return the layer's configuration, empty if it is unknown."""
-        ...
+        return {}
 
     def arrays(self, path: str) -> Mapping[str, Array]:
         """Return the layer's own arrays."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +273,11 @@ def _states_of(path: str, layer: Any) -> Iterator[LayerState]:  # noqa: ANN401 -
     else:
         if hasattr(layer, "save_assets") and hasattr(layer, "load_assets"):
             yield Files(f"{name}/files", path, layer)
-        if _is_foreign(layer, "save_own_variables"):
+        if is_foreign(layer, "save_own_variables"):
             yield OwnValues(f"{name}/values", path, layer)
 
 
-def _is_foreign(layer: object, method: str) -> bool:
+def is_foreign(layer: object, method: str) -> bool:
     """Return whether a method of the layer is not Keras' own."""
     module = getattr(getattr(type(layer), method, None), "__module__", "keras")
     return str(module).partition(".")[0] not in ("keras", "tf_keras")

@@ -7,13 +7,16 @@ import contextlib
 import json
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import SourceUnreadable, UnsafeSource, reason_of
+from tpuserve_exporter.sources.keras.hdf5_values import find_inflated
 from tpuserve_exporter.sources.keras.sharded_group import ShardedGroup
+from tpuserve_exporter.sources.keras.unpacking import WEIGHTS, check_content, unpack
 from tpuserve_exporter.sources.keras.unsafe_content import find_other_files, find_unsafe_config
 
 if TYPE_CHECKING:
@@ -22,9 +25,7 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 5
 _INDEX = ".json"
 _LAMBDA = "Lambda layer "
-_WEIGHTS, _CONFIG, _METADATA = "model.weights.h5", "config.json", "metadata.json"
-# Initializers whose values a layer may keep.
-_FIXED = frozenset({"Constant", "Identity", "IdentityInitializer", "Ones", "Zeros", "STFT", "STFTInitializer"})
+_CONFIG, _METADATA = "config.json", "metadata.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +70,39 @@ class KerasArchive:
         )
 
     @contextlib.contextmanager
-    def unpacked(self, initializer: str) -> Iterator[Path]:
-        """Yield a directory with the content of a `.keras` file, and `initializer` in place of Keras' random ones.
+    def opened(self) -> "Iterator[OpenArchive]":
+        """Open the file's content, and unpack a `.keras` file for as long as the context lasts.
 
-        Keras reads a directory variable by variable, but an archive as a whole. Raises SourceUnreadable.
+        Raises SourceUnreadable, and UnsafeSource if the weights refer to other files.
         """
-        with tempfile.TemporaryDirectory() as directory:
-            with reading(self.path), zipfile.ZipFile(self.path) as archive:
-                archive.extractall(directory)
-            config = json.dumps(_initialize_with(initializer, self.config))
-            Path(directory, _CONFIG).write_text(config, encoding="utf-8")
-            yield Path(directory)
-
-    @contextlib.contextmanager
-    def open_weights(self) -> "Iterator[h5py.File]":
-        """Open the HDF5 file with the weights.
-
-        Raises SourceUnreadable, and UnsafeSource if the file refers to other files.
-        """
-        import h5py
-
         with contextlib.ExitStack() as opened:
             with reading(self.path):
-                paths = [self.path] if self.path.suffix == ".h5" else self.shards
-                paths = paths or [opened.enter_context(_extracted(self.path))]
-                files = [opened.enter_context(h5py.File(path, "r")) for path in paths]
+                folder = None
+                if self.is_zip:
+                    folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tpuserve-keras-")))
+                    unpack(self.path, folder)
+                paths = self.shards or [self.path if folder is None else folder / WEIGHTS]
+                files = [opened.enter_context(_open_hdf5(path)) for path in paths]
                 others = [other for file in files for other in find_other_files(file)]
+                inflated = [one for file in files for one in find_inflated(file)]
             if others:
                 raise UnsafeSource(
                     f"{self.path.name} refers to other files ({', '.join(others[:_MOST_SHOWN])}), which the exporter "
                     "does not read. Save the model again, with all weights in one file",
                     files=others,
                 )
-            yield ShardedGroup(files) if self.shards else files[0]
+            if inflated:
+                raise SourceUnreadable(f"{self.path.name} is damaged or forged: {inflated[0]}. Copy or save it again")
+            yield OpenArchive(self, ShardedGroup(files) if self.shards else files[0], folder)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArchive:
+    """An archive with its open HDF5 file `weights`, and the `folder` with the files of a `.keras` archive."""
+
+    archive: KerasArchive
+    weights: "h5py.File | ShardedGroup"
+    folder: Path | None
 
 
 def read_archive(path: Path) -> KerasArchive:
@@ -139,6 +140,7 @@ def _read_index(path: Path) -> KerasArchive:
 
 def _read_zip(path: Path) -> KerasArchive:
     with zipfile.ZipFile(path) as archive:
+        check_content(path, archive)
         config = json.loads(archive.read(_CONFIG))
         version = json.loads(archive.read(_METADATA)).get("keras_version", "")
     return describe_config(path, config, version)
@@ -163,17 +165,6 @@ def _read_h5(path: Path) -> KerasArchive:
     )
 
 
-def _initialize_with(initializer: str, config: Any) -> Any:  # noqa: ANN401 - parsed JSON
-    """Return the configuration with another initializer in place of each random one of Keras."""
-    if isinstance(config, list):
-        return [_initialize_with(initializer, one) for one in config]
-    if not isinstance(config, dict):
-        return config
-    if config.get("module") == "keras.initializers" and config.get("class_name") not in _FIXED:
-        return {"module": None, "class_name": initializer, "config": {}, "registered_name": initializer}
-    return {key: _initialize_with(initializer, value) for key, value in config.items()}
-
-
 def _optimizer(config: object) -> dict[str, Any]:
     """Return an optimizer's settings, or an empty dictionary if the file has only its name."""
     found = config.get("config") if isinstance(config, dict) else None
@@ -184,10 +175,11 @@ def _optimizer(config: object) -> dict[str, Any]:
 _NOT_WHOLE = ("truncated file", "file signature not found")
 
 
-@contextlib.contextmanager
-def _extracted(path: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(path) as archive:
-        yield Path(archive.extract(_WEIGHTS, directory))
+def _open_hdf5(path: Path) -> "h5py.File":
+    """Open an HDF5 file. Raises OSError. h5py's import takes long."""
+    import h5py
+
+    return h5py.File(path, "r")
 
 
 @contextlib.contextmanager
@@ -195,10 +187,13 @@ def reading(path: Path) -> Iterator[None]:
     """Turn zip, HDF5 and JSON errors for damaged files into SourceUnreadable."""
     try:
         yield
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    # zipfile raises RuntimeError for encrypted content and for unknown compression.
+    except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         known = error.strerror if isinstance(error, OSError) else None
         reason = known or reason_of(error).replace(f"{path.parent}/", "")
-        if isinstance(error, zipfile.BadZipFile | KeyError) or any(words in reason for words in _NOT_WHOLE):
+        if isinstance(error, zipfile.BadZipFile | zlib.error | KeyError) or any(
+            words in reason for words in _NOT_WHOLE
+        ):
             kind = "an HDF5 file" if path.suffix == ".h5" else "a .keras archive"
             reason = f"it is truncated or not {kind}. Copy or save it again"
         raise SourceUnreadable(f"cannot read {path.name}: {reason}") from error

@@ -6,7 +6,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,11 +30,12 @@ from tpuserve_exporter.models.keras_serving import (
 )
 from tpuserve_exporter.models.served_function import TracedReference
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.sources.keras.archive import KerasArchive, read_archive
+from tpuserve_exporter.sources.keras.archive import KerasArchive, OpenArchive, read_archive
 from tpuserve_exporter.sources.keras.custom_objects import import_objects
-from tpuserve_exporter.sources.keras.h5_restore import restore_h5, restore_h5_averages
+from tpuserve_exporter.sources.keras.h5_restore import H5Model, restore_h5_averages
 from tpuserve_exporter.sources.keras.restoring import restore_model
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
+from tpuserve_exporter.sources.keras.whole_model import load_whole
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.trees.orbax import is_keras
 from tpuserve_exporter.sources.variables.matching import model_variables
@@ -67,16 +68,17 @@ def open_source(source: Path, options: ModelOptions) -> OpenedSource:
     archive = read_archive(source)
     if options.builder is None:
         _check_whole(archive, options)
-        if archive.is_keras_2 and source.suffix == ".keras":
-            return _open_keras_2(archive, options)
-    try:
-        loaded = _load(archive, options)
-    except SourceUnreadable:
-        # Keras 3 reads most .h5 files of Keras 2, except those with operations on tensors (TFOpLambda).
-        if options.builder is not None or not archive.is_keras_2:
-            raise
-        return _open_keras_2(archive, options)
-    return _open_loaded(source.name, lambda: _load(archive, options), loaded, options)
+    with archive.opened() as opened:
+        if options.builder is None and archive.is_keras_2 and archive.is_zip:
+            return _open_keras_2(opened, options)
+        try:
+            loaded = _load(opened, options)
+        except SourceUnreadable:
+            # Keras 3 reads most .h5 files of Keras 2, except those with operations on tensors (TFOpLambda).
+            if options.builder is not None or not archive.is_keras_2:
+                raise
+            return _open_keras_2(opened, options)
+        return _open_loaded(source.name, lambda: _load(opened, options), loaded, options)
 
 
 def _open_loaded(name: str, load: Callable[[], _Loaded], loaded: _Loaded, options: ModelOptions) -> OpenedSource:
@@ -129,20 +131,16 @@ def _check_whole(archive: KerasArchive, options: ModelOptions) -> None:
     if options.renames:
         raise OptionConflict("--rename applies only to weights for your own model. Add --model pkg.module:function")
     archive.check_safe(options.unsafe, options.imports)
-    with archive.open_weights():  # checks that the file refers to no other file
-        pass
 
 
-def _load(archive: KerasArchive, options: ModelOptions) -> _Loaded:
+def _load(opened: OpenArchive, options: ModelOptions) -> _Loaded:
     if options.builder is None:
-        model = _load_model(archive, options)
-        with archive.open_weights() as weights:
-            restore_states(model, SavedKerasLayers(archive, weights), archive.path.name)
-        averaged = restore_h5_averages(archive, model, options)
-        renew_constants(model)
-        return _Loaded(model, averaged)
-    model = build_model(options.builder, options.builder_args)
-    report = restore_h5(archive, model, options)
+        model = _load_model(opened, options)
+        restore_states(model, SavedKerasLayers(opened), opened.archive.path.name)
+        report = restore_h5_averages(opened, model, options)
+    else:
+        model = build_model(options.builder, options.builder_args)
+        report = restore_model(H5Model(opened), model, options)
     renew_constants(model)
     return _Loaded(model, report)
 
@@ -158,34 +156,16 @@ def _nothing_skipped(source: Path) -> Iterator[None]:
         raise CheckpointMismatch(f"{source.name} lacks weights of the model: {skipped[0]}")
 
 
-def _load_model(archive: KerasArchive, options: ModelOptions) -> "keras.Model":
+def _load_model(opened: OpenArchive, options: ModelOptions) -> "keras.Model":
     import keras
 
-    keras.backend.clear_session()
-    custom = import_objects(options.imports)
-    how = {"compile": False, "safe_mode": not options.unsafe, "custom_objects": custom}
+    archive = opened.archive
     with _reading(archive), _nothing_skipped(archive.path):
-        if archive.path.suffix == ".h5":
-            return keras.saving.load_model(archive.path, **how)
-        unset = _register_unset()
-        with archive.unpacked(unset.__name__) as folder:
-            return keras.saving.load_model(folder, **how)
-
-
-def _register_unset() -> "type[keras.Initializer]":
-    """Return an initializer of Keras that takes no memory: the file has all values. Keras can find it by its name."""
-    import keras
-    import tensorflow as tf
-
-    class TpuserveUnset(keras.Initializer):  # type: ignore[misc]  # Keras is untyped
-        def __call__(self, shape: Sequence[int], dtype: Any = None, **_: object) -> tf.Tensor:  # noqa: ANN401 - as Keras
-            return tf.raw_ops.Empty(shape=shape, dtype=keras.backend.standardize_dtype(dtype))
-
-        def get_config(self) -> dict[str, Any]:
-            return {}
-
-    keras.saving.get_custom_objects()[TpuserveUnset.__name__] = TpuserveUnset
-    return TpuserveUnset
+        if opened.folder is not None:
+            return load_whole(archive.config, opened.folder, options)
+        keras.backend.clear_session()
+        custom = import_objects(options.imports)
+        return keras.saving.load_model(archive.path, compile=False, safe_mode=not options.unsafe, custom_objects=custom)
 
 
 @contextlib.contextmanager
@@ -215,8 +195,9 @@ def _unregistered(error: Exception) -> str | None:
     return None if found is None else f"the {'class' if found[1] == 'layer' else 'function'} {found[2]}"
 
 
-def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
+def _open_keras_2(opened: OpenArchive, options: ModelOptions) -> OpenedSource:
     """Load the model with Keras 2 itself, tf_keras."""
+    archive = opened.archive
     if importlib.util.find_spec("tf_keras") is None:
         raise MissingExtra(
             f"{archive.path.name} was written by Keras {archive.keras_version} and needs tf_keras. Run pip install "
@@ -228,7 +209,7 @@ def _open_keras_2(archive: KerasArchive, options: ModelOptions) -> OpenedSource:
         )
     model = _load_keras_2(archive, options)
     check_filled(model, archive.path.name)
-    averaged = restore_h5_averages(archive, model, options)
+    averaged = restore_h5_averages(opened, model, options)
     function = serve_keras_2(model, options)
     return OpenedSource(
         kind="keras",

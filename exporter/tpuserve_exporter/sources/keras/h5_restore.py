@@ -7,13 +7,12 @@ files has the variables' training names (`dense_7/kernel:0`).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable, reason_of
 from tpuserve_exporter.models.layer_states import SavedLayers, lookup_of, walk_layers
 from tpuserve_exporter.options.export_options import ModelOptions
-from tpuserve_exporter.sources.keras.archive import KerasArchive
-from tpuserve_exporter.sources.keras.restoring import assign_values, restore_model
+from tpuserve_exporter.sources.keras.archive import KerasArchive, OpenArchive
+from tpuserve_exporter.sources.keras.hdf5_values import dtype_of, read_tensor
+from tpuserve_exporter.sources.keras.restoring import assign_values
 from tpuserve_exporter.sources.keras.saved_layers import SavedKerasLayers
 from tpuserve_exporter.sources.variables.averages import OPTIMIZER
 from tpuserve_exporter.sources.variables.matching import (
@@ -28,11 +27,11 @@ from tpuserve_exporter.sources.variables.object_graph import StoredVariable
 from tpuserve_exporter.sources.variables.object_restore import describe_averages
 from tpuserve_exporter.terms.provenance import TRAINED, Origin, OriginKind
 from tpuserve_exporter.terms.restore_report import Entry, RestoreReport
-from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import h5py
     import keras
+    import tensorflow as tf
 
 
 def find_h5_averages(
@@ -104,16 +103,16 @@ _AS_TRAINED = "used the weights as trained: {} does not show whether its optimiz
 
 
 class H5Model:
-    """The model in the open HDF5 file of an archive."""
+    """The model in an open archive."""
 
     bookkeeping: tuple[str, ...] = ()
 
-    def __init__(self, archive: KerasArchive, file: "h5py.File") -> None:
-        self.name = archive.path.name
-        self.layers: SavedLayers = SavedKerasLayers(archive, file)
-        self.optimizer_state = tuple(optimizer_state_names(file))
-        self._archive = archive
-        self._file = file
+    def __init__(self, opened: OpenArchive) -> None:
+        self.name = opened.archive.path.name
+        self.layers: SavedLayers = SavedKerasLayers(opened)
+        self.optimizer_state = tuple(optimizer_state_names(opened.weights))
+        self._archive = opened.archive
+        self._file = opened.weights
 
     def variables(self, states: set[str]) -> list[StoredVariable]:
         return [one for one in read_variables(self._file) if one.name not in states]
@@ -130,29 +129,22 @@ class H5Model:
         unread = options.weights == "auto" and may_hold_averages(self._file, self._archive)
         return averages, (_AS_TRAINED.format(self.name),) if unread else ()
 
-    def read(self, stored: StoredVariable) -> Array:
+    def read(self, stored: StoredVariable) -> "tf.Tensor":
         try:
-            return read_value(self._file, stored)
+            return read_tensor(self._file[stored.key], stored.dtype)
         except OSError as error:
             raise SourceUnreadable(f"cannot read {self.name}: {reason_of(error)}") from error
 
 
-def restore_h5(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport:
-    """Restore the weights in the file into `model`. Raises as `restore_model`."""
-    with archive.open_weights() as file:
-        return restore_model(H5Model(archive, file), model, options)
-
-
-def restore_h5_averages(archive: KerasArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
+def restore_h5_averages(opened: OpenArchive, model: "keras.Model", options: ModelOptions) -> RestoreReport | None:
     """Replace the weights of a model that Keras read by their moving averages, if requested and present.
 
     Return the report of all weights, or None if it took no average. Raises CheckpointMismatch if --weights requires
     averages that the file does not have.
     """
-    with archive.open_weights() as file:
-        weights = model_variables(model)
-        averages = choose_averages(archive, file, model, weights, options)
-        assign_values(H5Model(archive, file), weights, averages)
+    weights = model_variables(model)
+    averages = choose_averages(opened.archive, opened.weights, model, weights, options)
+    assign_values(H5Model(opened), weights, averages)
     if not averages:
         return None
     average = Origin(OriginKind.AVERAGE, OPTIMIZER)
@@ -272,18 +264,6 @@ def _model_paths(model: "keras.Model", weights: Sequence[ModelVariable]) -> dict
                 if id(value) in index_of:
                     paths.setdefault(index_of[id(value)], f"{path}/vars/{name}".removeprefix("/"))
     return paths
-
-
-def dtype_of(dataset: "h5py.Dataset") -> str:
-    """Return the dtype. HDF5 has no bfloat16, so Keras stores the name in an attribute."""
-    return str(dataset.attrs.get("dtype", dataset.dtype.name))
-
-
-def read_value(file: "h5py.File", stored: StoredVariable) -> Array:
-    """Return the value in the stored dtype. Raises OSError if the file is damaged."""
-    import tensorflow as tf
-
-    return np.array(file[stored.key], dtype=tf.dtypes.as_dtype(stored.dtype).as_numpy_dtype)
 
 
 def names_in(group: "h5py.Group", attribute: str) -> list[str]:

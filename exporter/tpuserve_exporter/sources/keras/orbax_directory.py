@@ -3,7 +3,6 @@
 Keras' own load_model finds no values for layers of nested models, whose names it changes, and keeps random ones.
 """
 
-import copy
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.errors import CheckpointMismatch, OptionConflict, SourceUnreadable
+from tpuserve_exporter.models.layer_states import SavedLayers
 from tpuserve_exporter.models.tree_path import KeyPath
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.keras.archive import KerasArchive, describe_config
-from tpuserve_exporter.sources.keras.custom_objects import import_objects
 from tpuserve_exporter.sources.keras.saved_layers import list_configs
+from tpuserve_exporter.sources.keras.whole_model import build_whole
 from tpuserve_exporter.sources.trees.orbax import OrbaxTree
 from tpuserve_exporter.sources.variables.matching import (
     Matching,
@@ -32,8 +32,6 @@ from tpuserve_exporter.terms.texts import first
 
 if TYPE_CHECKING:
     import keras
-
-    from tpuserve_exporter.models.layer_states import SavedLayers
 
 _CONFIG, _ASSETS = "model_config", "assets"
 _STRINGS = "_strings.json"
@@ -77,18 +75,12 @@ class KerasOrbaxModel:
 
     def build(self, options: ModelOptions) -> "keras.Model":
         """Build the model that the directory describes. Raises OptionConflict, and errors of Keras."""
-        import keras
-
         if not self.archive.config:
             raise OptionConflict(
                 f"{self.name} contains only weights (save_weights_only=True). Name the function that builds the model "
                 "with --model"
             )
-        keras.backend.clear_session()
-        # Keras empties the dictionary that it reads.
-        config = copy.deepcopy({key: one for key, one in self.archive.config.items() if key != "compile_config"})
-        custom = import_objects(options.imports)
-        return keras.saving.deserialize_keras_object(config, custom, safe_mode=not options.unsafe)
+        return build_whole(self.archive.config, options)
 
     def variables(self, states: set[str]) -> list[StoredVariable]:
         found = [path for path in self._paths if path[0] in _VARIABLES and path[-1] != _GENERATORS]
@@ -188,11 +180,10 @@ def _paths_through(layer: Any, prefix: KeyPath) -> Iterator[tuple[int, KeyPath]]
         yield id(variable), (*prefix, *parts[own:])
 
 
-class _SavedLayers:
+class _SavedLayers(SavedLayers):
     """The layers of a step: their files and configurations. The callback saves no other arrays of layers."""
 
     def __init__(self, tree: OrbaxTree, archive: KerasArchive) -> None:
-        self.of_keras_2 = archive.is_keras_2
         self._tree = tree
         self._configs = dict(list_configs(archive.config))
 
@@ -203,9 +194,6 @@ class _SavedLayers:
 
     def config(self, path: str) -> Mapping[str, Any]:
         return self._configs.get(path, {})
-
-    def arrays(self, path: str) -> Mapping[str, Array]:
-        return {}
 
 
 def _strip(path: KeyPath) -> KeyPath:

@@ -20,10 +20,12 @@ from tpuserve_exporter.sources.variables.state_matching import (
     missing_tables,
 )
 from tpuserve_exporter.terms.restore_report import RestoreReport, allow
-from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
+
+    from tpuserve_exporter.terms.signature import Array
 
 
 class StoredModel(Protocol):
@@ -53,8 +55,8 @@ class StoredModel(Protocol):
         """
         ...
 
-    def read(self, stored: StoredVariable) -> Array:
-        """Return the value of a variable. Raises SourceUnreadable."""
+    def read(self, stored: StoredVariable) -> "Array | tf.Tensor":
+        """Return the value of a variable. The variable may take a tensor's memory. Raises SourceUnreadable."""
         ...
 
 
@@ -105,10 +107,11 @@ def assign_values(
     stored_model: StoredModel, weights: Sequence[ModelVariable], taken: Mapping[int, StoredVariable]
 ) -> None:
     """Read one value after another into its variable, in the variable's dtype. Raises SourceUnreadable."""
+    import tensorflow as tf
+
     for index, stored in taken.items():
         variable = weights[index].variable
-        value = stored_model.read(stored)
-        variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False), read_value=False)
+        variable.assign(tf.cast(stored_model.read(stored), variable.dtype), read_value=False)
 
 
 def _list_state_paths(model: "keras.Model", saved: SavedLayers) -> set[str]:

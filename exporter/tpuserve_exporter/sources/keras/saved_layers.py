@@ -1,48 +1,38 @@
 """Content of a Keras file for each layer, besides variables: files, configuration and arrays, by Keras' path."""
 
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.sources.keras.archive import KerasArchive, reading
+from tpuserve_exporter.models.layer_states import SavedLayers
+from tpuserve_exporter.sources.keras.archive import OpenArchive, reading
+from tpuserve_exporter.sources.keras.unpacking import ASSETS
 from tpuserve_exporter.terms.signature import Array
 
-if TYPE_CHECKING:
-    import h5py
 
-_ASSETS = "assets/"
+class SavedKerasLayers(SavedLayers):
+    """The layers of an open archive."""
 
-
-class SavedKerasLayers:
-    """The layers of an archive, whose HDF5 file is open."""
-
-    def __init__(self, archive: KerasArchive, weights: "h5py.File") -> None:
-        """List the files. Raises SourceUnreadable."""
-        self.of_keras_2 = archive.is_keras_2
-        self._archive = archive
-        self._weights = weights
-        self._configs = dict(list_configs(archive.config))
-        self._names: list[str] = []
-        if archive.is_zip:
-            with reading(archive.path), zipfile.ZipFile(archive.path) as file:
-                self._names = [name for name in file.namelist() if name.startswith(_ASSETS) and name[-1] != "/"]
+    def __init__(self, opened: OpenArchive) -> None:
+        self.of_keras_2 = opened.archive.is_keras_2
+        self._opened = opened
+        self._configs = dict(list_configs(opened.archive.config))
 
     def files(self, path: str) -> Mapping[str, bytes]:
-        folder = f"{_ASSETS}{path}/" if path else _ASSETS
-        names = [name for name in self._names if name.rpartition("/")[0] + "/" == folder]
-        if not names:
+        if self._opened.folder is None:
             return {}
-        with reading(self._archive.path), zipfile.ZipFile(self._archive.path) as file:
-            return {name.removeprefix(folder): file.read(name) for name in names}
+        folder = self._opened.folder / ASSETS / path
+        with reading(self._opened.archive.path):
+            found = sorted(folder.iterdir()) if folder.is_dir() else []
+            return {one.name: one.read_bytes() for one in found if one.is_file()}
 
     def config(self, path: str) -> Mapping[str, Any]:
         return self._configs.get(path, {})
 
     def arrays(self, path: str) -> Mapping[str, Array]:
-        group = self._weights.get(f"{path}/vars".removeprefix("/"), {})
+        group = self._opened.weights.get(f"{path}/vars".removeprefix("/"), {})
         return {name: np.asarray(one) for name, one in group.items()}
 
 

@@ -1,6 +1,6 @@
 """Restores or compares the values of a model that are no variables: the states of Keras layers, and lookup tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpuserve_exporter.errors import BuilderFailed, CheckpointMismatch, reason_of
@@ -9,28 +9,12 @@ from tpuserve_exporter.models.layer_states import LayerState, SavedLayers, list_
 from tpuserve_exporter.models.tables import Table, list_tables
 from tpuserve_exporter.terms.provenance import Origin, OriginKind, Origins
 from tpuserve_exporter.terms.restore_report import Entry, Fate
-from tpuserve_exporter.terms.signature import Array
 from tpuserve_exporter.terms.texts import first
 
 if TYPE_CHECKING:
     import keras
 
 _MOST_NAMED = 5
-
-
-class NothingSaved:
-    """A format that holds only variables."""
-
-    of_keras_2 = False
-
-    def files(self, path: str) -> Mapping[str, bytes]:
-        return {}
-
-    def config(self, path: str) -> Mapping[str, Any]:
-        return {}
-
-    def arrays(self, path: str) -> Mapping[str, Array]:
-        return {}
 
 
 def fill_states(model: Any, saved: SavedLayers, *, built: bool = False) -> None:  # noqa: ANN401 - Keras or tf.Module

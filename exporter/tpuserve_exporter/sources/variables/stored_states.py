@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tpuserve_exporter.models.layer_states import IDF_WEIGHTS, list_states, lookup_of
+from tpuserve_exporter.models.layer_states import IDF_WEIGHTS, SavedLayers, list_states, lookup_of
 from tpuserve_exporter.models.tables import Table, describe_entries, list_tables
 from tpuserve_exporter.sources.variables.matching import walk_together
 from tpuserve_exporter.sources.variables.object_graph import ObjectGraph, StoredTable, restore_tensor
@@ -13,10 +13,8 @@ from tpuserve_exporter.terms.restore_report import Entry, Fate
 from tpuserve_exporter.terms.signature import Array
 
 
-class StoredStates:
+class StoredStates(SavedLayers):
     """The states at the object `root` of a checkpoint for a model, matched by position."""
-
-    of_keras_2 = False
 
     def __init__(self, model: Any, graph: ObjectGraph, root: int) -> None:  # noqa: ANN401 - Keras or tf.Module
         self._model = model
@@ -26,12 +24,6 @@ class StoredStates:
         self._lookups = {one.path: nodes.get(id(lookup_of(one.layer) or one.layer)) for one in list_states(model)}
         mutable = [one for one in list_tables(model) if one.mutable]
         self._tables = [(one, graph.tables.get(nodes.get(id(one.table), -1))) for one in mutable]
-
-    def files(self, path: str) -> Mapping[str, bytes]:
-        return {}
-
-    def config(self, path: str) -> Mapping[str, Any]:
-        return {}
 
     def arrays(self, path: str) -> Mapping[str, Array]:
         node = self._lookups.get(path)
