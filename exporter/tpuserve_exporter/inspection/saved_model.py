@@ -111,7 +111,7 @@ def _find_failures(path: Path, saved_model: "SavedModel") -> Iterator[str]:
     restores = find_variables(path) is not None
     if found := find_unassigned_in(read_content(path), restores=restores):
         reason = explain_unassigned(found)
-        yield f"{reason}. Every such request fails. Export the SavedModel with tpuserve export, which mends some"
+        yield f"{reason}. Every such request fails. tpuserve export repairs it if Python finds the values"
 
 
 def _facts(
