@@ -150,6 +150,26 @@ def test_a_program_shows_its_tables_and_columns() -> None:
     assert probe.dtypes == ("int32",) * 3
 
 
+def test_a_loop_in_a_program_shows_its_tables_and_columns() -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax import export, lax
+
+    def call(first: Array, second: Array, third: Array, ids: Array) -> list[Array]:
+        rows = lax.map(lambda row: first[row[0]] + second[row[1:]].sum(0), ids)
+        last, _ = lax.scan(lambda before, row: (row[2], third[before]), jnp.int32(0), ids)
+        return [rows, last]
+
+    shapes = [jax.ShapeDtypeStruct((rows, 2), np.float32) for rows in (9, 5, 7)]
+    (ids,) = export.symbolic_args_specs((np.zeros((2, 3), np.int32),), "rows, 3")
+    program = export.export(jax.jit(call), platforms=["cpu"])(*shapes, ids).mlir_module_serialized
+    found, probe = read_lookups(program, 4, {3})
+    assert sorted((one.rows, one.arguments) for one in found) == [
+        (5, ((3, (1, 2)),)), (7, ((3, (2,)),)), (9, ((3, (0,)),))
+    ]  # fmt: skip
+    assert probe is None
+
+
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 1), (4, 1), (2, 3, 4)])
 @pytest.mark.parametrize(("limits", "rows"), [(((None, 1),), 1), (((None, 7),), 7), ((((1,), 9), (None, 5)), 5)])
 def test_every_draw_is_in_its_table(shape: tuple[int, ...], limits: Any, rows: int) -> None:  # noqa: ANN401 - as in Domain
@@ -181,3 +201,33 @@ def test_a_function_with_colocated_nodes_shows_its_tables(tensorflow: None, tmp_
         (table,) = count_touched(session, {"serving_default": found})
     assert extremes(found["ids"]) == (0, 29)
     assert (table.touched, table.rows) == (len(np.unique(np.minimum(found["ids"] + 1, 29))), 30)
+
+
+def test_loops_over_rows_show_their_tables_but_no_count(tensorflow: None, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.tables = [tf.Variable(tf.random.normal([rows, 2]), name=f"table_{rows}") for rows in (30, 9, 20)]
+    module.words = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(WORDS, [0, 1, 2]), -1)
+
+    def look_up(pair: tf.Tensor, ids: tf.Tensor, words: tf.Tensor) -> dict[str, tf.Tensor]:
+        first, second, third = module.tables
+        rows = tf.map_fn(lambda one: tf.gather(first, one[0]) + tf.gather(second, one[1]), pair, tf.float32)
+        moved = tf.scan(lambda _, one: tf.reverse(one, [0]), ids)
+        keys = tf.map_fn(module.words.lookup, words, tf.int32)
+        return {"rows": rows, "moved": tf.gather(third, moved), "keys": keys, "second": tf.gather(second, pair[:, 1])}
+
+    specs = (
+        tf.TensorSpec(shape, dtype)
+        for shape, dtype in (([None, 2], tf.int32), ([None, 3], tf.int64), ([None, 1], tf.string))
+    )
+    signature = tf.function(look_up).get_concrete_function(*specs)
+    tf.saved_model.save(module, str(tmp_path / "model"), signature)
+    with open_session(tmp_path / "model") as session:
+        found, reason = find_made_up(session.signatures["serving_default"], ROWS, session)
+        assert found is not None, reason
+        (table,) = count_touched(session, {"serving_default": found})
+    assert [extremes(found["pair"][:, column]) for column in range(2)] == [(0, 29), (0, 8)]
+    assert extremes(found["ids"]) == (0, 19)
+    assert {WORDS[0].encode(), b"tpuserve"} < set(found["words"].flat)
+    assert (table.touched, table.rows) == (len(np.unique(found["pair"][:, 1])), 9)

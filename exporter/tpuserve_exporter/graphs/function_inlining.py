@@ -19,6 +19,8 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 _PARTS = ("then_branch", "else_branch", "cond", "body")
 # After this many iterations, a value has reached all variables of most loops.
 _ITERATIONS = 2
+# Attribute of the nodes within a loop, which run more often than once.
+REPEATED = "_tpuserve_repeated"
 
 
 def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
@@ -33,8 +35,8 @@ def inline_calls(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphD
 def inline_to_analyse(graph_def: "GraphDef", tensors: Sequence[str]) -> "tuple[GraphDef, list[str]]":
     """Return a copy without functions, for analysis only, and the names of `tensors` in it.
 
-    A `Merge` of all sides with the condition as a control input replaces a branch. The first iterations replace a loop.
-    A recursive call stays.
+    A `Merge` of all sides with the condition as a control input replaces a branch. The first iterations replace a loop,
+    and their nodes have the attribute `REPEATED`. A recursive call stays.
     """
     inlining = _Inlining(graph_def, control_flow=True)
     return inlining.run(), [inlining.resolve(one) for one in tensors]
@@ -106,11 +108,14 @@ class _Inlining:
     def _loop(self, node: "NodeDef", name: str, within: frozenset[str]) -> None:
         condition, body = (node.attr[part].func.name for part in ("cond", "body"))
         states, ends, conditions = [[one for one in node.input if one[0] != "^"]], list[str](), list[str]()
+        outside = len(self._flat.node)
         for _ in range(_ITERATIONS):
             conditions += self._body(condition, name, states[-1], within)[0]
             state, ended = self._body(body, name, states[-1], within)
             states.append(state)
             ends += ended
+        for repeated in self._flat.node[outside:]:
+            repeated.attr[REPEATED].b = True
         self._merge(node, name, states, conditions, ends)
 
     def _merge(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpuserve_exporter.graphs.dependence import without_weights
-from tpuserve_exporter.graphs.function_inlining import inline_to_analyse
+from tpuserve_exporter.graphs.function_inlining import REPEATED, inline_to_analyse
 from tpuserve_exporter.graphs.graph_walk import Walk, node_of
 from tpuserve_exporter.graphs.program_lookups import Columns, Probe, read_lookups
 
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 _GATHERS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 _GATHERS_ND = frozenset({"GatherNd", "ResourceGatherNd"})
+# Operations that take elements of their first input, at positions.
+_TAKING = _GATHERS | _GATHERS_ND | {"StridedSlice", "TensorListGetItem"}
 _BINS = frozenset({"Bincount", "DenseBincount"})
 PARSERS = frozenset({"ParseExample", "ParseExampleV2"})
 PROGRAM = "XlaCallModule"
 _SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Bucketize", "ArgMax", "ArgMin"})
 # Operations that keep the values of floats.
 _KEEPING = frozenset({"Identity", "IdentityN", "Cast", "Reshape", "ExpandDims", "Squeeze", "StridedSlice", "Floor"})
+# Arrays of TensorFlow 1 pass their values as a float, in loops of these operations.
+_KEEPING |= {f"TensorArray{name}V3" for name in ("Scatter", "Read", "Write", "Gather")}
+_KEEPING |= {"Enter", "Exit", "Switch", "Merge", "NextIteration"}
+# Operations on lists of rows, which keep the columns of the rows.
+_LISTING = frozenset({"TensorListFromTensor", "TensorListGetItem", "Identity", "Merge"})
 _MIXING = frozenset({"Transpose", "ReverseV2", "Roll", "Reshape", "GatherV2"})
 _SPLITTERS = frozenset({"StringSplit", "StringSplitV2", "UnicodeDecode", "UnicodeDecodeWithOffsets", "StringNGrams"})
 # TensorFlow Text's, of which WordpieceTokenizeWithOffsets looks up its words itself.
@@ -39,9 +46,9 @@ class Lookup:
     """A lookup in `rows` rows of a table. `sources` are tensors of the flat graph, each with its columns.
 
     A source is a placeholder, or an output of a parser of tf.Examples (`node:1`). There is none if a vocabulary gives
-    the row numbers. `table` is empty for one-hot numbers and for lookups in activations. Without `rows`, it is a
-    vocabulary, and `splits` means that it takes words of a text. `index` is the tensor of row numbers, or, with a
-    `result`, the program's node that returns them.
+    the row numbers. `table` is empty for one-hot numbers, for lookups in activations, and for row numbers from a loop,
+    of which the flat graph has only the first. Without `rows`, it is a vocabulary, and `splits` means that it takes
+    words of a text. `index` is the tensor of row numbers, or, with a `result`, the program's node that returns them.
     """
 
     table: str
@@ -124,7 +131,7 @@ class _Walk:
                 shape = [min(shape[: inputs[1].shape[-1] or 1], key=lambda one: one or 0)]
             rows = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
             if rows:
-                yield rows, inputs[1], self._table_name(inputs[0])
+                yield rows, inputs[1], self._table_name(inputs[0], _name(inputs[1]))
         elif kind == "OneHot" or kind in _BINS:
             extent = tf.get_static_value(inputs[1])
             if extent is not None and np.ndim(extent) == 0:
@@ -143,9 +150,10 @@ class _Walk:
         root = self._graph.get_operation_by_name(self._nodes.root(_name(table)))
         return [dim.size for dim in root.get_attr("shape").dim] if root.type == "VarHandleOp" else None
 
-    def _table_name(self, table: "tf.Tensor") -> str:
-        """Return the name of a variable or constant, or nothing for a table that the inputs change."""
-        if table.op.name in self._fed:
+    def _table_name(self, table: "tf.Tensor", index: str) -> str:
+        """Return the name of a variable or constant, or nothing if inputs change it or a loop computes the index."""
+        is_repeated = any(REPEATED in one.attr or one.op == "Enter" for one in self._nodes.before([index]).values())
+        if table.op.name in self._fed or is_repeated:
             return ""
         roots = self._nodes.before([_name(table)])
         variables = [name for name, node in roots.items() if node.op in ("VarHandleOp", "VariableV2")]
@@ -159,7 +167,7 @@ class _Walk:
             sources: dict[str, Columns] = {}
             for number, columns in one.arguments:
                 sources |= self._sources(operation.inputs[number], columns)[0]
-            table = "" if one.table is None else self._table_name(operation.inputs[one.table])
+            table = "" if one.table is None else self._table_name(operation.inputs[one.table], operation.name)
             found.append(Lookup(table, one.rows, sources, operation.name, one.result))
         return found, probe
 
@@ -185,14 +193,19 @@ class _Walk:
 
 
 def _operands(tensor: "tf.Tensor", columns: Columns) -> "Iterator[tuple[tf.Tensor, Columns]]":
-    """Yield the inputs whose values the tensor has or is computed from, with their columns."""
+    """Yield the inputs whose values the tensor has or is computed from, with their columns.
+
+    A variant is a list of tensors, which tf.map_fn and tf.scan make of their inputs.
+    """
     operation = tensor.op
     inputs = list(operation.inputs)
-    if operation.type in _GATHERS or operation.type in _GATHERS_ND or operation.type == "StridedSlice":
+    if operation.type in _TAKING:
         inputs = inputs[:1]  # the others are positions
     for one in inputs:
         kind = one.dtype.base_dtype
-        if _is_key(one):
+        if kind.name == "variant":
+            yield one, columns if operation.type in _LISTING else None
+        elif _is_key(one):
             yield one, _columns_before(tensor, one, columns)
         elif kind.is_floating and operation.type in _KEEPING:
             yield one, None
@@ -207,6 +220,8 @@ def _columns_before(tensor: "tf.Tensor", taken: "tf.Tensor", columns: Columns) -
     chosen = _chosen(tensor)
     if chosen is not None:
         return chosen if columns is None else tuple(chosen[one] for one in columns if one < len(chosen))
+    if tensor.op.type in _LISTING and tensor.dtype.base_dtype.name == "variant":
+        return columns
     shapes = taken.shape, tensor.shape
     if None in (shapes[0].rank, shapes[1].rank) or not shapes[0].rank or tensor.op.type in _MIXING:
         return None

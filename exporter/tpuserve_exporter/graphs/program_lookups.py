@@ -18,8 +18,8 @@ _KEEPING = frozenset(
     for name in ("convert", "reshape", "dynamic_reshape", "broadcast_in_dim", "dynamic_broadcast_in_dim", "transpose")
 )
 # Operations that keep the columns of their operand, if the last dimension keeps its size.
-_KEEPING_COLUMNS = ("convert", "select", "add", "subtract", "maximum", "minimum", "clamp", "remainder", "abs", "and")
-_COLUMNWISE = frozenset(f"stablehlo.{name}" for name in _KEEPING_COLUMNS)
+_KEEPING_COLUMNS = ("convert", "reshape", "select", "add", "subtract", "maximum", "minimum", "clamp", "remainder")
+_COLUMNWISE = frozenset(f"stablehlo.{name}" for name in (*_KEEPING_COLUMNS, "abs", "and"))
 _ENDS = frozenset({"stablehlo.iota", "stablehlo.constant", "stablehlo.get_dimension_size", "stablehlo.dot_general"})
 
 # MLIR's bindings are untyped here.
@@ -77,10 +77,13 @@ def _read(program: bytes, count: int, fed: set[int]) -> tuple[list[ProgramLookup
 
 
 def _inline(block: Any, functions: dict[str, Any]) -> None:  # noqa: ANN401
-    """Replace the calls in a block by the functions. MLIR's own pass needs an extension that jaxlib lacks."""
-    calls = [one for one in block.operations if one.operation.name == "func.call"]
+    """Replace the calls in a block, also within its loops and branches, by the functions.
+
+    MLIR's own pass needs an extension that jaxlib lacks.
+    """
+    calls = [one for one in _operations(block) if one.name == "func.call"]
     for call in calls:
-        _inline_call(call, functions[call.operation.attributes["callee"].value].regions[0].blocks[0])
+        _inline_call(call, functions[call.attributes["callee"].value].regions[0].blocks[0])
     if calls:
         _inline(block, functions)
 
@@ -88,18 +91,18 @@ def _inline(block: Any, functions: dict[str, Any]) -> None:  # noqa: ANN401
 def _inline_call(call: Any, body: Any) -> None:  # noqa: ANN401
     from jaxlib.mlir import ir
 
-    replaced = dict(zip(body.arguments, call.operation.operands, strict=True))
+    replaced = dict(zip(body.arguments, call.operands, strict=True))
     for one in body.operations:
         operation = one.operation
         if operation.name == "func.return":
-            for result, value in zip(call.operation.results, operation.operands, strict=True):
+            for result, value in zip(call.results, operation.operands, strict=True):
                 result.replace_all_uses_with(replaced.get(value, value))
             continue
-        with ir.InsertionPoint(call.operation):
+        with ir.InsertionPoint(call):
             copy = operation.clone()
         _replace(copy.operation, replaced)
         replaced.update(zip(operation.results, copy.operation.results, strict=True))
-    call.operation.erase()
+    call.erase()
 
 
 def _replace(operation: Any, values: Mapping[Any, Any]) -> None:  # noqa: ANN401
@@ -165,7 +168,9 @@ class _Walk:
                 if number in self._fed:
                     found[number] = _join(found[number], columns) if number in found else columns
             elif (loop := value.owner.owner.operation).name == "stablehlo.while":
-                waiting.append((loop.operands[ir.BlockArgument(value).arg_number], None))
+                number = ir.BlockArgument(value).arg_number
+                body = loop.regions[1].blocks[0].operations
+                waiting += [(one.operands[number], columns) for one in (loop, body[len(body) - 1].operation)]
         return found
 
 
@@ -180,6 +185,11 @@ def _indices_of(operation: Any) -> Iterator[tuple[int, _Value, _Value | None]]: 
         shape = operation.operands[0].type.shape
         table = operation.operands[0] if len(axes) == 1 else None
         yield min(shape[axis] for axis in axes), operation.operands[1], table
+    elif operation.name == "stablehlo.dynamic_slice":
+        table, *starts = operation.operands
+        sizes = zip(table.type.shape, operation.attributes["slice_sizes"], strict=True)
+        for start, (rows, size) in zip(starts, sizes, strict=True):
+            yield rows - size + 1, start, table if size == 1 else None
     elif operation.name == "stablehlo.compare" and "EQ" in str(operation.attributes["comparison_direction"]):
         for number in (0, 1):
             extent = _iota(operation.operands[1 - number])
