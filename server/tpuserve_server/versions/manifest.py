@@ -19,7 +19,7 @@ from tpuserve_formats.manifest.part import PadValue, Part
 from tpuserve_formats.manifest.version import ManifestCpu, ManifestEvaluation, ManifestFile, ManifestParity
 from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
 from tpuserve_server.core.terms.storage import show_name
-from tpuserve_server.core.terms.types import Evaluation, Metric, Precision
+from tpuserve_server.core.terms.types import Precision
 
 # Enough for any list of files.
 MAX_MANIFEST_BYTES = 16 * 2**20
@@ -116,15 +116,9 @@ class Manifest(Part):
         return Precision(self.compute_dtype, self.parity.atol, self.parity.rtol)
 
     @property
-    def metrics(self) -> Evaluation | None:
-        """Metrics of the exporter on labelled rows, or None."""
-        found = self.evaluation
-        if found is None:
-            return None
-        metrics = (
-            Metric(one.metric, one.value, one.operator, one.bound, one.signature, one.output) for one in found.metrics
-        )
-        return Evaluation(found.file, found.sha256, found.rows, tuple(metrics))
+    def metrics(self) -> dict[str, object] | None:
+        """The exporter's metrics on labelled rows as JSON, for clients and the console, or None."""
+        return None if self.evaluation is None else self.evaluation.model_dump(mode="json")
 
     def verify_files(self, version_path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
         """Read every file once and compare it with its hash. Blocks while it reads the files, until `is_over`.

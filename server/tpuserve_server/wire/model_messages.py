@@ -183,7 +183,7 @@ def _own_documents(metadata: ModelMetadata, fields: Collection[str]) -> dict[str
     if PRECISION in fields and metadata.precision is not None:
         found[PRECISION] = dict(_precision_to_json(metadata.precision))
     if EVALUATION in fields and metadata.evaluation is not None:
-        found[EVALUATION] = metadata.evaluation.to_json()
+        found[EVALUATION] = dict(metadata.evaluation)
     return found
 
 

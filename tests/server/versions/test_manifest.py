@@ -7,7 +7,7 @@ import pytest
 from tests.support.saved_models import write_manifest
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
-from tpuserve_server.core.terms.types import Evaluation, Metric, Precision
+from tpuserve_server.core.terms.types import Precision
 from tpuserve_server.versions.manifest import Manifest, missing_file
 
 
@@ -47,10 +47,10 @@ def test_precision_is_the_dtype_and_the_tolerance_of_the_parity_check(version: P
 def test_metrics_of_the_export_are_read_without_fields_of_later_exporters(version: Path) -> None:
     assert read(version).metrics is None
     metric = {"metric": "accuracy", "signature": "s", "output": "y", "labels": "label", "value": 0.5, "operator": ">=",
-              "bound": 0.25, "later": 1}  # fmt: skip
-    write_manifest(version, evaluation={"file": "a.npz", "sha256": "ab", "rows": 9, "metrics": [metric]})
-    expected = Metric("accuracy", 0.5, ">=", 0.25, "s", "y")
-    assert read(version).metrics == Evaluation("a.npz", "ab", 9, (expected,))
+              "bound": 0.25, "met": True}  # fmt: skip
+    evaluation = {"file": "a.npz", "sha256": "ab", "rows": 9, "metrics": [metric]}
+    write_manifest(version, evaluation={**evaluation, "metrics": [{**metric, "later": 1}]})
+    assert read(version).metrics == evaluation
 
 
 def test_a_version_without_a_manifest_has_none(tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from tensorflow_serving.apis.get_model_status_pb2 import (
 
 from tpuserve_server.core.terms.errors import Code, InvalidArgument
 from tpuserve_server.core.terms.types import (
-    Evaluation,
-    Metric,
     ModelMetadata,
     ModelSpec,
     Precision,
@@ -121,28 +119,14 @@ def test_precision_is_sent_on_request() -> None:
 
 
 def test_the_metrics_of_the_export_are_sent_on_request() -> None:
-    accuracy = Metric("accuracy", 0.5, ">=", 0.25, "serving_default", "scores")
-    metadata = replace(METADATA, evaluation=Evaluation("rows.npz", "ab12", 40, (accuracy,)))
+    accuracy = {"metric": "accuracy", "value": 0.5, "operator": ">=", "bound": 0.25, "output": "scores"}
+    evaluation: dict[str, object] = {"file": "rows.npz", "sha256": "ab12", "rows": 40, "metrics": [accuracy]}
+    metadata = replace(METADATA, evaluation=evaluation)
     response = GetModelMetadataResponse.FromString(encode_metadata_response(metadata, {"tpuserve_evaluation"}))
     struct = Struct()
     assert response.metadata["tpuserve_evaluation"].Unpack(struct)
-    sent = MessageToDict(struct)
-    assert sent == metadata_to_json(metadata, ["tpuserve_evaluation"])["metadata"]["tpuserve_evaluation"]  # type: ignore[index]  # JSON
-    assert sent == {
-        "file": "rows.npz",
-        "sha256": "ab12",
-        "rows": 40,
-        "metrics": [
-            {
-                "metric": "accuracy",
-                "value": 0.5,
-                "operator": ">=",
-                "bound": 0.25,
-                "signature": "serving_default",
-                "output": "scores",
-            }
-        ],
-    }
+    assert MessageToDict(struct) == evaluation
+    assert metadata_to_json(metadata, ["tpuserve_evaluation"])["metadata"]["tpuserve_evaluation"] == evaluation  # type: ignore[index]  # JSON
 
 
 def test_a_version_without_tpuserves_own_fields_answers_without_them() -> None:

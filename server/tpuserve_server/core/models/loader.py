@@ -19,7 +19,7 @@ from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import Servable
 from tpuserve_server.core.terms.storage import VersionLocation
-from tpuserve_server.core.terms.types import Evaluation, Precision, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.types import Precision, ServableId, Signature, Tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LoadedVersion:
     `path` is the result of its storage's `fetch`. `labels` are the names of its classes, in the order of its scores.
     `precision` is the manifest's, or None without one. `responses` is None for a version without response cache.
     `load_s` is the duration of the load without its warm-up, or None if it is unknown. `ends` has the forms of input
-    that it refuses, or is None without a journal. `evaluation` is the manifest's, or None without one.
+    that it refuses, or is None without a journal. `evaluation` is the manifest's as JSON, or None without one.
     """
 
     servable: Servable
@@ -68,7 +68,7 @@ class LoadedVersion:
     responses: VersionResponses | None = None
     load_s: float | None = None
     ends: VersionEnds | None = None
-    evaluation: Evaluation | None = None
+    evaluation: Mapping[str, object] | None = None
 
     def queued(self) -> QueueDepth:
         """Return the waiting requests of all signatures."""
@@ -213,7 +213,7 @@ class VersionDetails:
     cache: CacheCounts | None = None
     load_s: float | None = None
     path: Path | None = None
-    evaluation: Evaluation | None = None
+    evaluation: Mapping[str, object] | None = None
     is_ensemble: bool = False
 
 

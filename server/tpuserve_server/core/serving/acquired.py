@@ -20,7 +20,7 @@ from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import Evaluation, Precision, PredictResult, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.terms.validation import (
     EXACT_SHAPES,
     ShapeRules,
@@ -361,8 +361,8 @@ class AcquiredVersion(_Acquired):
         return self._loaded.precision
 
     @property
-    def evaluation(self) -> Evaluation | None:
-        """The version's metrics on labelled rows, or None if it has none."""
+    def evaluation(self) -> Mapping[str, object] | None:
+        """The version's metrics on labelled rows as JSON, or None if it has none."""
         return self._loaded.evaluation
 
     def batching(self, signature_name: str) -> BatchingOptions | None:

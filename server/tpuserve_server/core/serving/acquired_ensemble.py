@@ -11,7 +11,7 @@ from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import Evaluation, Precision, PredictResult, ServableId, Signature, Tensors
+from tpuserve_server.core.terms.types import Precision, PredictResult, ServableId, Signature, Tensors
 from tpuserve_server.core.terms.validation import EXACT_SHAPES, ShapeRules, check_inputs, check_names, choose_outputs
 
 
@@ -131,7 +131,7 @@ class AcquiredEnsembleVersion(AcquiredVersion):
         return None
 
     @property
-    def evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> Mapping[str, object] | None:
         """None: exporters evaluate models, not pipelines."""
         return None
 

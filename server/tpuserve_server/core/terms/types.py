@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -205,39 +205,10 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of one output, and the bound that the exporter required: `operator` is >=, <=, > or <.
-
-    `value` is None if it is not finite.
-    """
-
-    metric: str
-    value: float | None
-    operator: str
-    bound: float
-    signature: str
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Metrics of a version that its exporter measured on `rows` labelled rows of `file`, whose hash is `sha256`."""
-
-    file: str
-    sha256: str
-    rows: int
-    metrics: tuple[Metric, ...]
-
-    def to_json(self) -> dict[str, object]:
-        """Return the evaluation as JSON, for clients and for the console."""
-        return {**asdict(self), "metrics": [asdict(one) for one in self.metrics]}
-
-
-@dataclass(frozen=True, slots=True)
 class ModelMetadata:
     """Signatures, class names, precision and evaluation of one version.
 
-    Class names may be empty, and precision and evaluation None.
+    Class names may be empty, and precision and evaluation None. The evaluation is the manifest's, as JSON.
 
     `is_ensemble`: the version runs other models.
     """
@@ -246,5 +217,5 @@ class ModelMetadata:
     signatures: Mapping[str, Signature]
     labels: tuple[str, ...] = ()
     precision: Precision | None = None
-    evaluation: Evaluation | None = None
+    evaluation: Mapping[str, object] | None = None
     is_ensemble: bool = False

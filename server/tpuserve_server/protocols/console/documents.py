@@ -141,7 +141,7 @@ def _describe_version(status: VersionStatus, details: VersionDetails | None, ori
         "warmup_s": origin.warmup_s,
         "warmup_records": origin.warmup_records,
         "class_labels": len(known.labels),
-        "evaluation": None if known.evaluation is None else known.evaluation.to_json(),
+        "evaluation": known.evaluation,
         "signatures": [_describe_signature(signature, known) for signature in known.signatures.values()],
         "cache": None
         if known.cache is None
