@@ -1,5 +1,6 @@
 """Fixtures: real checkpoints, made once per session, and the command in this process, because TensorFlow is slow."""
 
+import functools
 import json
 import os
 import random
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.exporter.bad_inputs.sections import SECTIONS
 from tpuserve_exporter.command.exporting import main
 from tpuserve_exporter.models.frameworks import start_tensorflow
 
@@ -36,6 +38,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def tensorflow() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # otherwise JAX first spends a long time searching for a TPU
     start_tensorflow()
+
+
+@pytest.fixture(scope="module")
+def make_sources(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes the sources of a section of bad inputs once."""
+
+    @functools.cache
+    def made(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("sources")
+        SECTIONS[name].make(folder)
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

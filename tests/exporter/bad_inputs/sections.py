@@ -2,6 +2,9 @@
 
 import importlib.util
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests.exporter.bad_inputs import (
     hugging_face,
     keras_files,
@@ -32,6 +35,16 @@ SECTIONS: dict[str, Section] = {
     "publishing": publishing.SECTION,
     "usage": usage.SECTION,
 }
+
+
+def list_cases(*, with_torch: bool) -> list[ParameterSet]:
+    """Return the sections and cases that need PyTorch, or those that do not, as parameters `name` and `case`."""
+    return [
+        pytest.param(name, case, id=f"{name}: {case.title}")
+        for name, section in SECTIONS.items()
+        if ("torch" in section.packages) == with_torch
+        for case in section.cases
+    ]
 
 
 def can_run(section: Section) -> bool:
