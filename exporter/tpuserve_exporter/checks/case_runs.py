@@ -180,7 +180,7 @@ class CaseRunner:
             self._run_programs(cases, version, device)
         return cases.results
 
-    def _run_source(self, cases: "_Cases", device: ManifestDevice | None) -> None:
+    def _run_source(self, cases: _Cases, device: ManifestDevice | None) -> None:
         written, results = cases.written, cases.results
         _check_sequences(written.signatures.values(), self._options.sequences, device)
         file = self.open_check_file()
@@ -209,7 +209,7 @@ class CaseRunner:
         )
         return None
 
-    def _run_python(self, cases: "_Cases", python: PythonModel | None) -> None:
+    def _run_python(self, cases: _Cases, python: PythonModel | None) -> None:
         if python is None:
             return
         with self._progress.step("Run the version in Python") as step:
@@ -218,7 +218,7 @@ class CaseRunner:
         python.release()
         gc.collect()
 
-    def _run_programs(self, cases: "_Cases", version: Path, device: ManifestDevice) -> None:
+    def _run_programs(self, cases: _Cases, version: Path, device: ManifestDevice) -> None:
         """Compare the answers of the programs, also for --tpu-numerics."""
         with self._progress.step("Run the device programs on the CPU") as step:
             for way, name in self._compare_programs(cases, version, device, step):
@@ -233,7 +233,7 @@ class CaseRunner:
                     self._warn(warning)
 
     def _compare_programs(
-        self, cases: "_Cases", version: Path, device: ManifestDevice, step: Step, *, in_bfloat16: bool = False
+        self, cases: _Cases, version: Path, device: ManifestDevice, step: Step, *, in_bfloat16: bool = False
     ) -> list[tuple[str, str]]:
         """Compare the programs' answers to every case of every signature, in the ways of their lengths.
 

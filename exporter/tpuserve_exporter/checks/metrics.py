@@ -71,16 +71,14 @@ class _TopClasses:
     1 above 0.5, or above 0 if any is outside 0 to 1, which only logits are.
     """
 
+    takes = "scores of classes, [rows, classes] or [rows]"
+
     def __init__(self, classes: ClassLabels, top: int) -> None:
         self._classes = classes
         self._top = top
         self._counted = 0
         self._right = {"": 0, "0.5": 0, "0": 0}
         self._has_logits = self._is_binary = self._has_nan = False
-
-    @property
-    def takes(self) -> str:
-        return "scores of classes, [rows, classes] or [rows]"
 
     @property
     def note(self) -> str:
@@ -152,18 +150,13 @@ class _Auc:
     1 does, for logits too. Keeps one number a row.
     """
 
+    takes = "scores of two classes, [rows], [rows, 1] or [rows, 2]"
+    note = ""
+
     def __init__(self, classes: ClassLabels) -> None:
         self._classes = classes
         self._scores: list[Array] = []
         self._positive: list[Array] = []
-
-    @property
-    def takes(self) -> str:
-        return "scores of two classes, [rows], [rows, 1] or [rows, 2]"
-
-    @property
-    def note(self) -> str:
-        return ""
 
     def fits(self, spec: TensorSpec) -> bool:
         shape = spec.shape
@@ -204,17 +197,12 @@ class _Errors:
     These are mean_absolute_error and root_mean_squared_error of sklearn.metrics for outputs of one number a row.
     """
 
+    takes = "numbers in the shape of the labels"
+    note = ""
+
     def __init__(self, *, squared: bool) -> None:
         self._squared = squared
         self._sum, self._counted = 0.0, 0
-
-    @property
-    def takes(self) -> str:
-        return "numbers in the shape of the labels"
-
-    @property
-    def note(self) -> str:
-        return ""
 
     def fits(self, spec: TensorSpec) -> bool:
         return _is_float(spec)
@@ -241,13 +229,11 @@ class _Perplexity:
     which log_softmax does not change. Labels are the tokens that the scores at their place predict, already shifted.
     """
 
+    takes = "logits or log-probabilities of tokens, [rows, length, vocabulary]"
+
     def __init__(self, classes: ClassLabels) -> None:
         self._classes = classes
         self._sum, self._counted = 0.0, 0
-
-    @property
-    def takes(self) -> str:
-        return "logits or log-probabilities of tokens, [rows, length, vocabulary]"
 
     @property
     def note(self) -> str:
@@ -284,19 +270,14 @@ class _Perplexity:
 class _Function:
     """A user's function of (labels, output) of all rows, such as those of sklearn.metrics. Keeps both in memory."""
 
+    takes = "one output of all rows"
+    note = ""
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._function: Callable[..., object] = find_builder(name, "--expect")
         self._labels: list[Array] = []
         self._outputs: list[Array] = []
-
-    @property
-    def takes(self) -> str:
-        return "one output of all rows"
-
-    @property
-    def note(self) -> str:
-        return ""
 
     def fits(self, spec: TensorSpec) -> bool:
         return True

@@ -20,9 +20,9 @@ _FREE_SIZES = (8, 32, 224)
 def find_samples(
     signature: Signature, rows: int, file: SampleFile | None, model: Sampled, longest: int | None = None
 ) -> Tensors:
-    """Return at least `rows` rows of inputs that `model` accepts: `given` samples, repeated if needed, or made-up ones.
+    """Return at least `rows` rows of inputs that `model` accepts: those of `file`, repeated if needed, or made-up ones.
 
-    Made-up inputs are at most `longest` long in free dimensions. Raises SamplesUnfit if the given samples do not fit
+    Made-up inputs are at most `longest` long in free dimensions. Raises SamplesUnfit if the file's samples do not fit
     the signature, or if the model refuses all made-up ones.
     """
     if file is not None:
@@ -180,7 +180,7 @@ def fit_input(name: str, spec: TensorSpec, value: Array) -> Array:
 def fit_array(value: Array, spec: TensorSpec, wanted: str, subject: str) -> Array:
     """Return `value` in the dtype of `spec`. Raises SamplesUnfit for another shape, or a dtype that loses values.
 
-    `wanted` and `given` name the spec and the value in messages.
+    `wanted` and `subject` name the spec and the value in messages.
     """
     dims = spec.shape
     if dims is not None and not (
