@@ -52,7 +52,7 @@ class Browser:
         """Return the first CSS pixel below the first section whose text starts with `heading`, and a margin."""
         sections = '[...document.querySelectorAll("section")]'
         found = f"{sections}.find(one => one.innerText.startsWith({json.dumps(heading)})).getBoundingClientRect()"
-        return int(self.evaluate(f"Math.ceil({found}.bottom + scrollY + 16)"))
+        return int(self.evaluate(f"Math.ceil({found}.bottom + scrollY + 11)"))
 
     def take_picture(self, to: Path, height: int | None = None) -> None:
         """Save the page as PNG, or its first `height` CSS pixels."""
