@@ -84,6 +84,34 @@ def prepared(scale: float = 0.5, activation: str = "relu") -> keras.Model:
     return keras.Model([amount, key], layers.Dense(2, activation, name="y")(layers.Dropout(0.5)(rows)))
 
 
+def one_hot(terms: Sequence[str] = ()) -> keras.Model:
+    """Build `x` [batch, 1] → `y` [batch, 2] with a layer whose size depends on the terms."""
+    lookup = keras.layers.StringLookup(vocabulary=list(terms) or None, output_mode="one_hot")
+    x = keras.Input((1,), dtype="string", name="x")
+    return keras.Model(x, keras.layers.Dense(2, name="y")(lookup(x)))
+
+
+def heads(first: str = "bought", second: str = "clicked") -> keras.Model:
+    """Build `x` [batch, 3] → two outputs [batch, 1] of layers with these names."""
+    x = keras.Input((3,), name="x")
+    return keras.Model(x, [keras.layers.Dense(1, name=name)(x) for name in (first, second)])
+
+
+def heads_in_other_order() -> keras.Model:
+    return heads("clicked", "bought")
+
+
+def heads_with_other_names() -> keras.Model:
+    return heads("sold", "viewed")
+
+
+def heads_without_names(others: int = 0) -> keras.Model:
+    x = keras.Input((3,), name="x")
+    for _ in range(others):
+        keras.layers.Dense(1)(x)
+    return keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)])
+
+
 def prepared_with_other_scale() -> keras.Model:
     return prepared(scale=0.25)
 

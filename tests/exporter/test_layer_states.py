@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpuserve_exporter.errors import CheckpointMismatch, SourceUnreadable
+from tpuserve_exporter.errors import BuilderFailed, CheckpointMismatch, SourceUnreadable
 from tpuserve_exporter.options.export_options import ModelOptions
 from tpuserve_exporter.sources.kinds import detect, open_source
 from tpuserve_exporter.sources.live_model import open_live
@@ -123,6 +123,30 @@ def test_formats_without_vocabularies_say_so(save: Save, name: str) -> None:
     assert "does not hold text_vectorization/vocabulary (11 terms)" in opened.restore.notes[0]
     assert opened.origins["text_vectorization/vocabulary"].kind is OriginKind.INITIALIZER
     assert "text_vectorization/vocabulary has no value" in refuse(folder / name, "text")
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_layers_in_another_order_do_not_exchange_their_weights(save: Save, name: str) -> None:
+    import keras
+
+    from tests.exporter import state_builders
+
+    message = refuse(save(state_builders.heads()) / name, "heads_in_other_order")
+    assert "bought/name has 'clicked' in the checkpoint, but 'bought' in the model" in message
+    assert open_with(save(state_builders.heads()) / name, "heads_with_other_names").restore is not None
+    keras.backend.clear_session()
+    saved = (
+        save(state_builders.heads_without_names(others=1)) / name
+    )  # `dense_1` is the first, in the builder the second
+    assert open_with(saved, "heads_without_names").restore is not None
+
+
+def test_a_lookup_whose_size_is_unknown_is_explained(save: Save) -> None:
+    from tests.exporter import state_builders
+
+    file = save(state_builders.one_hot(("red", "blue"))) / "model.keras"
+    with pytest.raises(BuilderFailed, match=r"one_hot failed: .*'y/kernel'.*Give the lookup its terms \(vocabulary="):
+        open_with(file, "one_hot")
 
 
 def test_settings_of_layers_are_compared_with_the_file(save: Save) -> None:

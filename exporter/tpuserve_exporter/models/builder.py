@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 # Matches JAX's errors about tensors of other frameworks.
 _JAX = re.compile(r"\bjax(\.|lib|\b)", re.IGNORECASE)
 
+# Keras' message for weights of an unknown size, and its usual cause.
+_UNSIZED = "must be fully-defined"
+_SIZE_ADVICE = (
+    "The input of this layer has an unknown size, as the output of a lookup without terms has (output_mode='one_hot' "
+    "and others). Give the lookup its terms (vocabulary=[...]), or a fixed size (max_tokens=N, "
+    "pad_to_max_tokens=True): then the export restores the terms of a .keras file"
+)
+
 
 def find_builder(name: str, option: str = "--model") -> Callable[..., object]:
     """Import `pkg.module:function`, with the working directory on `sys.path`. Import no other code of the user.
@@ -126,7 +134,8 @@ def _call(name: str, args: Mapping[str, object]) -> object:
                 f"{name} makes a layer that computes with JAX itself, but Keras runs on TensorFlow here. Use "
                 "keras.ops in the layer, which works on both"
             ) from error
-        raise builder_failure(name, error) from error
+        failure = builder_failure(name, error)
+        raise (BuilderFailed(f"{failure}. {_SIZE_ADVICE}") if _UNSIZED in str(error) else failure) from error
 
 
 def _describe(value: object) -> str:

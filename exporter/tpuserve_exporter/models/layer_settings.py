@@ -1,5 +1,6 @@
 """Settings of Keras layers, which are arguments of their constructors, compared with those of a saved model."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,10 +39,29 @@ class Setting:
 
 def find_other_settings(model: "keras.Model", saved: SavedLayers) -> Iterator[Setting]:
     """Yield the settings in which layers of a Keras 3 model differ from those of the same path in a saved model."""
+    yield from _find_moved(model, saved)
     for path, layer in walk_layers(model):
         stored = saved.config(path)
         if stored:
             yield from (one for one in _compare(layer, stored) if one.prepares or not saved.of_keras_2)
+
+
+def _find_moved(model: "keras.Model", saved: SavedLayers) -> Iterator[Setting]:
+    """Yield the layers with weights whose own name the saved model has at the path of another layer.
+
+    Paths count layers of a class, so that two heads of one shape in another order would exchange their weights. Names
+    that Keras gives depend on what the process built before.
+    """
+    from keras.src.utils.naming import to_snake_case
+
+    names = {path: saved.name(path) for path, _ in walk_layers(model)}
+    stored = {(path.rpartition("/")[0], name) for path, name in names.items()}
+    for path, layer in walk_layers(model):
+        own, there = getattr(layer, "name", None), names[path]
+        if there in (None, own) or (path.rpartition("/")[0], own) not in stored or not getattr(layer, "weights", ()):
+            continue
+        if not re.fullmatch(rf"{to_snake_case(type(layer).__name__)}(_\d+)?", str(own)):
+            yield Setting(f"{own}/name", repr(own), repr(there), prepares=True)
 
 
 def _compare(layer: Any, stored: Mapping[str, Any]) -> Iterator[Setting]:  # noqa: ANN401 - a part of a Keras model

@@ -45,6 +45,10 @@ class SavedLayers:
         """Return the layer's own arrays."""
         return {}
 
+    def name(self, path: str) -> str | None:
+        """Return the layer's name, or None if it is unknown or if the format finds variables by it."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class LayerState:

@@ -63,6 +63,8 @@ class KerasArchive:
         if len(layers) == len(found):
             names = ", ".join(layers)
             what = f"Lambda layers ({names}): Python code that would run with all your rights while the file is read"
+        elif self.is_keras_2:
+            what += ". If the classes are your own, name their module, --import pkg.module"
         raise UnsafeSource(
             f"{self.path.name} contains {what}. Build the model with your own function, --model pkg.module:function, "
             "so that only the weights are read. If you trust the file's author, use --unsafe",

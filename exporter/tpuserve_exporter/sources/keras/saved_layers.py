@@ -32,8 +32,13 @@ class SavedKerasLayers(SavedLayers):
         return self._configs.get(path, {})
 
     def arrays(self, path: str) -> Mapping[str, Array]:
-        group = self._opened.weights.get(f"{path}/vars".removeprefix("/"), {})
-        return {name: np.asarray(one) for name, one in group.items()}
+        return {name: np.asarray(one) for name, one in self._group(path).items()}
+
+    def name(self, path: str) -> str | None:
+        return getattr(self._group(path), "attrs", {}).get("name")
+
+    def _group(self, path: str) -> Any:  # noqa: ANN401 - a group of HDF5, or an empty dictionary
+        return self._opened.weights.get(f"{path}/vars".removeprefix("/"), {})
 
 
 def list_configs(config: Mapping[str, Any], path: str = "layers") -> Iterator[tuple[str, Mapping[str, Any]]]:
