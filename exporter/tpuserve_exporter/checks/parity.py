@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tpuserve_exporter.checks.difference import Difference, OutputDifference, Tolerance, compare, merge, split
+from tpuserve_exporter.checks.difference import Difference, OutputDifference, Tolerance, compare, is_float, merge, split
 from tpuserve_exporter.errors import ParityFailed, reason_of
 from tpuserve_exporter.terms.samples import count_rows, distinct_rows, take_rows
 from tpuserve_exporter.terms.signature import Array, Runnable, Signature, Tensors
@@ -177,8 +177,8 @@ def require_shapes(signature: Signature, result: ParityResult, tolerance: Tolera
 
 
 def _is_all_nan(value: Array) -> bool:
-    """Return whether all values are NaN, also of bfloat16, whose kind in numpy is V. An empty output has none."""
-    if value.dtype.kind not in "fc" and value.dtype.name != "bfloat16":
+    """Return whether all values are NaN. An empty output has none."""
+    if not is_float(value) and value.dtype.kind != "c":
         return False
     return value.size > 0 and all(np.isnan(piece.astype(np.complex128)).all() for piece in split(value))
 

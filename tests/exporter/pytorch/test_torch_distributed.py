@@ -57,15 +57,6 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def trained() -> modules.Tiny:
-    torch.manual_seed(1)
-    model = modules.tiny()
-    model(torch.rand(16, 3))
-    model.eval()
-    return model
-
-
 @pytest.fixture
 def titan(trained: modules.Tiny, tmp_path: Path) -> Path:
     """Save as TorchTitan does: weights at the top, the optimizer's state under joined names, the step as a tensor."""

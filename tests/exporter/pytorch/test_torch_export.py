@@ -39,16 +39,6 @@ def answers(module: torch.nn.Module, *inputs: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def trained() -> modules.Tiny:
-    """Return `tiny` with changed batch statistics."""
-    torch.manual_seed(1)
-    model = modules.tiny()
-    model(torch.rand(16, 3))
-    model.eval()
-    return model
-
-
-@pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train the example for an epoch and return its directory."""
     from examples.torch_classifier.train import train
