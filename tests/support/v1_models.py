@@ -127,15 +127,20 @@ def set_default(path: Path, signature: str, **defaults: object) -> Path:
     return path
 
 
-def save_unassigned(path: Path) -> Path:
-    """Save x + bias as y, with a checkpoint that lacks the variable `bias`, and no initialiser."""
+def save_unassigned(path: Path, unassigned: str = "serving_default", *assigned: str) -> Path:
+    """Save x + bias as y in the signature `unassigned`, and x + kept as y in those of `assigned`.
+
+    The checkpoint lacks the variable `bias`, and there is no initialiser.
+    """
     builder = v1.saved_model.Builder(str(path))
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.placeholder(tf.float32, [None, 1], "x")
         bias, kept = (v1.get_variable(name, [1]) for name in ("bias", "kept"))
         session.run(v1.global_variables_initializer())
-        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": x + bias})
+        added = {unassigned: bias, **dict.fromkeys(assigned, kept)}
+        predict = v1.saved_model.predict_signature_def
+        signatures = {name: predict({"x": x}, {"y": x + variable}) for name, variable in added.items()}
         saver = v1.train.Saver([kept])
-        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature}, saver=saver)
+        builder.add_meta_graph_and_variables(session, ["serve"], signatures, saver=saver)
     builder.save()
     return path

@@ -32,13 +32,18 @@ _NEUTRAL: Final = frozenset(
 _PASSING: Final = frozenset({"Enter", "Identity", "RefEnter", "RefIdentity"})
 _SWITCHES: Final = frozenset({"RefSwitch", "Switch"})
 _MERGES: Final = frozenset({"Merge", "RefMerge"})
+_CHOOSING: Final = _SWITCHES | _MERGES
 _READS_REFERENCE: Final = frozenset({"Enter", "Identity", "Switch"})
 # The shape of an input may be known without its value.
 _SHAPES: Final = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
-_ASSIGN_NOTHING: Final = _READS | _NEUTRAL | _PASSING | _SWITCHES | _MERGES
+_ASSIGN_NOTHING: Final = _READS | _NEUTRAL | _PASSING | _CHOOSING
 # Begins of the names of operations that assign to their first input.
 _ASSIGNS: Final = ("Assign", "InitializeTable", "LookupTableI", "Resource")
 _MAX_DEPTH: Final = 64
+# Maximum number of steps of a search, for each node of the graph and for any graph. A step takes less than 1 us. Honest
+# graphs need fewer than ten for each node.
+_STEPS_OF_NODE: Final = 20
+_STEPS_OF_GRAPH: Final = 1 << 17
 _MOST_SHOWN: Final = 5
 _LONGEST_NAME: Final = 100
 
@@ -63,15 +68,12 @@ def find_unassigned(graph: Graph, *, restores: bool = True) -> dict[str, tuple[S
     """Return what each signature reads and nothing assigns. Other signatures are not in the result.
 
     `restores` is False for a SavedModel without the files of its variables. Takes about 10 us for each node; blocks.
+    The search gives up graphs that take much longer, such as forged ones, and finds nothing in them.
     """
-    search, runs = _Search(graph), signatures(graph.rest)
-    restoration = [target(graph.rest.saver_def.restore_op_name)] if restores else []
-    assigned = search.assigned([*restoration, *initialisers(graph.rest)], ())
-    for run in runs.values():
-        assigned |= search.assigned(run.fetched, run.fed)
-    if _ANY in assigned:
+    try:
+        found = _find(graph, restores=restores)
+    except _TooManyStepsError:
         return {}
-    found = {name: search.read(run.fetched, run.fed) - assigned for name, run in runs.items()}
     # Tables are shared under made-up names. The node has the name that its author gave it.
     given = {node.shared_name: name for name, node in graph.main.nodes.items() if _KINDS.get(node.op) == "table"}
     return {
@@ -79,6 +81,27 @@ def find_unassigned(graph: Graph, *, restores: bool = True) -> dict[str, tuple[S
         for name, states in found.items()
         if states
     }
+
+
+def _find(graph: Graph, *, restores: bool) -> dict[str, set[State]]:
+    bodies = [graph.main, *graph.functions.values()]
+    steps = _STEPS_OF_GRAPH + _STEPS_OF_NODE * sum(len(body.nodes) for body in bodies)
+    search, runs = _Search(graph, steps), signatures(graph.rest)
+    restoration = [target(graph.rest.saver_def.restore_op_name)] if restores else []
+    assigned = search.assigned([*restoration, *initialisers(graph.rest)], ())
+    # Almost every search ends here.
+    if all(
+        assigned.issuperset(_made_by(body, node))
+        for body in bodies
+        for node in body.nodes.values()
+        if node.op in _KINDS
+    ):
+        return {}
+    for run in runs.values():
+        assigned |= search.assigned(run.fetched, run.fed)
+    if _ANY in assigned:
+        return {}
+    return {name: search.read(run.fetched, run.fed) - assigned for name, run in runs.items()}
 
 
 def describe_unassigned(found: Mapping[str, tuple[State, ...]]) -> str:
@@ -102,13 +125,22 @@ def _of_kind(kind: str, names: list[str]) -> str:
     return f"the {kind}{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
+class _TooManyStepsError(Exception):
+    """The graph has paths that are too long together."""
+
+
 @dataclass(slots=True)
 class _Search:
-    """Reads and assignments in the graph. Those of a function are found once, in terms of its arguments."""
+    """Reads and assignments in the graph. Those of a function are found once, in terms of its arguments.
+
+    `steps_left` bounds the search. All methods raise _TooManyStepsError.
+    """
 
     graph: Graph
+    steps_left: int
     _read: dict[tuple[str, str], frozenset[State]] = field(default_factory=dict)
     _assigned: dict[str, frozenset[State]] = field(default_factory=dict)
+    _sources: dict[str, dict[str, tuple[str, bool]]] = field(default_factory=dict)
     _depth: int = 0
 
     def read(self, tensors: Iterable[str], fed: Collection[str]) -> set[State]:
@@ -130,6 +162,7 @@ class _Search:
             seen.add(tensor)
             node = body.nodes.get(node_of(tensor))
             if node is not None:
+                self._spend(1 + len(node.inputs))
                 states, needed = self._step(body, node, tensor)
                 found |= states
                 pending += needed
@@ -151,9 +184,9 @@ class _Search:
         if node.op in _MERGES:  # of a loop, or of branches of which only one runs
             return set(), data if any(_is_next(body, one) for one in data) else ()
         if node.op in _READS:
-            return {one for one in _handles(body, *data[:1]) if one.kind != _REFERENCE}, data
+            return {one for one in self._handles(body, *data[:1]) if one.kind != _REFERENCE}, data
         if node.op in _READS_REFERENCE:
-            return {one for one in _handles(body, *data[:1]) if one.kind == _REFERENCE}, data
+            return {one for one in self._handles(body, *data[:1]) if one.kind == _REFERENCE}, data
         return set(), data
 
     def _read_by_call(self, body: Body, node: Node, functions: list[Body], output: str) -> set[State]:
@@ -163,18 +196,19 @@ class _Search:
             # A loop's condition, and its body if the loop has one variable, have one output.
             states = self._read_in(function, "0" if node.op in _LOOPS and len(function.returns) == 1 else output)
             given = _given(node, function)
+            self._spend(len(states) + len(given))
             part = {one for one in states if one.kind not in (_ARGUMENT, _INPUT)}
             part |= {State(_INPUT, given[one.name]) for one in states if one.kind == _INPUT and one.name in given}
             for one in states:
                 if one.kind == _ARGUMENT and one.name in given:
-                    part.update(_handles(body, given[one.name]))
+                    part.update(self._handles(body, given[one.name]))
             parts.append(part)
         return set.intersection(*parts) if node.op in _BRANCHES else set[State]().union(*parts)
 
     def _read_in(self, body: Body, output: str) -> frozenset[State]:
         """Return what a function reads for one output, by its name or number."""
-        names = list(body.returns)
-        name = names[int(output)] if output.isdecimal() and int(output) < len(names) else output
+        self._spend(len(body.returns))
+        name = dict(zip(map(str, range(len(body.returns))), body.returns, strict=True)).get(output, output)
         key = (body.name, name)
         if key not in self._read:
             self._read[key] = frozenset()  # for functions that call themselves, which TensorFlow refuses
@@ -187,11 +221,12 @@ class _Search:
     def _assigned_by(self, body: Body, nodes: Iterable[Node]) -> set[State]:
         found = set[State]()
         for node in nodes:
+            self._spend(1 + len(node.inputs))
             if functions := self._called(node):
                 found |= self._assigned_by_call(body, node, functions)
             elif node.op not in _ASSIGN_NOTHING:
                 # An unknown operation may assign to every handle that it gets.
-                handles = [set(_handles(body, tensor, any_branch=True)) for tensor in _data(node)]
+                handles = [set(self._handles(body, tensor, any_branch=True)) for tensor in _data(node)]
                 found = found.union(*handles)
                 if node.op.startswith(_ASSIGNS) and not any(handles[:1]):
                     found.add(_ANY)
@@ -200,14 +235,16 @@ class _Search:
     def _assigned_by_call(self, body: Body, node: Node, functions: list[Body]) -> set[State]:
         found = set[State]()
         if not self._is_call(node):
-            found = found.union(*(_handles(body, tensor, any_branch=True) for tensor in _data(node)))
+            found = found.union(*(self._handles(body, tensor, any_branch=True) for tensor in _data(node)))
         for function in functions:
             given = _given(node, function)
-            for one in self._assigned_in(function):
+            assigned = self._assigned_in(function)
+            self._spend(len(assigned) + len(given))
+            for one in assigned:
                 if one.kind != _ARGUMENT:
                     found.add(one)
                 elif self._is_call(node):
-                    handles = set(_handles(body, given[one.name], any_branch=True)) if one.name in given else set()
+                    handles = set(self._handles(body, given[one.name], any_branch=True)) if one.name in given else set()
                     found |= handles or {_ANY}
         return found
 
@@ -221,6 +258,50 @@ class _Search:
             self._depth -= 1
         return self._assigned[body.name]
 
+    def _handles(self, body: Body, *tensors: str, any_branch: bool = False) -> Iterator[State]:
+        """Yield the variables, tables and arguments whose handles `tensors` are, or may be with `any_branch`."""
+        seen, pending = set[tuple[str, bool]](), [(tensor, False) for tensor in tensors]
+        while pending:
+            passed, is_value = pending.pop()
+            tensor, became_value = self._source(body, passed)
+            is_value |= became_value
+            if (tensor, is_value) in seen:
+                continue
+            seen.add((tensor, is_value))
+            node = body.nodes.get(node_of(tensor))
+            self._spend(1 if node is None else 1 + len(node.inputs))
+            if node is None:
+                if tensor in body.handles:
+                    yield State(_ARGUMENT, tensor)
+            elif any_branch and node.op in _CHOOSING:
+                pending += [(one, is_value or not node.op.startswith("Ref")) for one in _data(node)]
+            elif not (is_value and _KINDS.get(node.op) == _REFERENCE):
+                yield from _made_by(body, node)
+
+    def _source(self, body: Body, tensor: str) -> tuple[str, bool]:
+        """Return the tensor that operations pass on as `tensor`, and whether it is the value of a reference."""
+        known = self._sources.setdefault(body.name, {})
+        path = list[tuple[str, bool]]()
+        while tensor not in known:
+            node = body.nodes.get(node_of(tensor))
+            data = _data(node) if node is not None and node.op in _PASSING else []
+            known[tensor] = tensor, False  # the result for a cycle, which TensorFlow refuses
+            if node is None or not data:
+                break
+            path.append((tensor, not node.op.startswith("Ref")))
+            tensor = data[0]
+            self._spend(1 + len(data))
+        source, is_value = known[tensor]
+        for passed, becomes_value in reversed(path):
+            is_value |= becomes_value
+            known[passed] = source, is_value
+        return source, is_value
+
+    def _spend(self, steps: int) -> None:
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise _TooManyStepsError
+
     def _called(self, node: Node) -> list[Body]:
         functions = self.graph.functions
         return [functions[name] for name in dict.fromkeys((node.op, *node.functions)) if name in functions]
@@ -228,25 +309,6 @@ class _Search:
     def _is_call(self, node: Node) -> bool:
         """Return whether the arguments of the called functions are the inputs of `node`."""
         return node.op in _CALLS or node.op in self.graph.functions
-
-
-def _handles(body: Body, *tensors: str, any_branch: bool = False) -> Iterator[State]:
-    """Yield the variables, tables and arguments whose handles `tensors` are, or may be with `any_branch`."""
-    passing = _PASSING | _SWITCHES | _MERGES if any_branch else _PASSING
-    seen, pending = set[str](), [(tensor, False) for tensor in tensors]
-    while pending:
-        tensor, is_value = pending.pop()
-        node = body.nodes.get(node_of(tensor))
-        if tensor in seen:
-            continue
-        seen.add(tensor)
-        if node is None:
-            if tensor in body.handles:
-                yield State(_ARGUMENT, tensor)
-        elif node.op in passing:
-            pending += [(one, is_value or not node.op.startswith("Ref")) for one in _data(node)]
-        elif not (is_value and _KINDS.get(node.op) == _REFERENCE):
-            yield from _made_by(body, node)
 
 
 def _made_by(body: Body, node: Node) -> Iterator[State]:

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from tpuserve_formats.safety.graph import read_graphs
-from tpuserve_formats.safety.unassigned import describe_unassigned, find_unassigned
+from tpuserve_formats.messages.official import MetaGraphDef
+from tpuserve_formats.safety.graph import Body, Graph, Node, read_graphs
+from tpuserve_formats.safety.unassigned import State, describe_unassigned, find_unassigned
 
 v1 = tf.compat.v1
 ROWS = np.ones((1, 3), np.float32)
@@ -164,3 +165,53 @@ def test_a_table_needs_an_initialiser(tmp_path: Path, initialised: bool) -> None
     assert describe_unassigned(find_unassigned(graph)) == (
         "" if initialised else "signature 'serve' reads the table 'words'"
     )
+
+
+# As many nodes as make a search that is not linear take longer than a test may.
+MANY = 20_000
+VARIABLE = Node("v", "VarHandleOp", (), variable="v")
+
+
+def _graph(*nodes: Node, functions: dict[str, Body] | None = None) -> Graph:
+    """Return a graph whose signature `s` fetches the last node."""
+    rest = MetaGraphDef()
+    rest.signature_def["s"].outputs["y"].name = f"{nodes[-1].name}:0"
+    return Graph(Body(nodes={node.name: node for node in nodes}), functions or {}, rest)
+
+
+def _chain(op: str, first: str, count: int) -> list[Node]:
+    return [Node(f"{op}{index}", op, (f"{op}{index - 1}" if index else first,)) for index in range(count)]
+
+
+def test_a_deep_graph_is_searched() -> None:
+    handles = _chain("Identity", "v", MANY // 2)
+    read = Node("read", "ReadVariableOp", (handles[-1].name,))
+    graph = _graph(VARIABLE, *handles, read, *_chain("Neg", "read", MANY // 2))
+    assert find_unassigned(graph) == {"s": (State("variable", "v"),)}
+
+
+@pytest.mark.parametrize("passing", ["Identity", "Merge"])
+def test_operations_that_may_assign_along_a_chain_are_searched_in_time(passing: str) -> None:
+    handles = _chain(passing, "v", MANY // 2)
+    users = [Node(f"user{index}", "Foo", (handle.name,)) for index, handle in enumerate(handles)]
+    everything = Node("all", "AddN", tuple(user.name for user in users))
+    assert find_unassigned(_graph(VARIABLE, *handles, *users, everything)) == {}
+
+
+def test_functions_that_are_nested_too_deeply_are_not_searched() -> None:
+    def body(index: int) -> Body:
+        call = Node("call", "PartitionedCall", ("a",), functions=(f"f{index + 1}",))
+        return Body(f"f{index}", ("a",), frozenset("a"), returns={"o": "call:output:0"}, nodes={"call": call})
+
+    functions = {f"f{index}": body(index) for index in range(MANY // 10)}
+    call = Node("call", "PartitionedCall", ("v",), functions=("f0",))
+    assert find_unassigned(_graph(VARIABLE, call, functions=functions)) == {}
+
+
+def test_an_output_that_a_function_lacks_is_not_searched() -> None:
+    read = Node("read", "ReadVariableOp", ("a",))
+    function = Body("f", ("a",), frozenset("a"), returns={"o": "read:value:0"}, nodes={"read": read})
+    graph = _graph(VARIABLE, Node("call", "PartitionedCall", ("v",), functions=("f",)), functions={"f": function})
+    assert find_unassigned(graph) == {"s": (State("variable", "v"),)}
+    graph.rest.signature_def["s"].outputs["y"].name = f"call:{'9' * 5000}"
+    assert find_unassigned(graph) == {}

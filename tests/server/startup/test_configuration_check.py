@@ -201,6 +201,8 @@ def test_a_version_that_cannot_answer_is_named(tmp_path: Path) -> None:
     [message] = check(*flags).messages("error", "model default version 7")
     assert message.startswith("signature 'serving_default' reads the variable 'bias', which neither the checkpoint")
     assert check(*flags, "--lenient_loads").exit_code == 0
+    save_unassigned(tmp_path / "m" / "8", "debug", "serving_default")
+    assert check(*flags).exit_code == 0
 
 
 def test_a_version_that_no_installed_package_runs_is_named(base_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     Raises:
         NotFound: no graph has the tags that the server loads.
         MissingRuntime: a library of the graph's operations is not installed.
-        FailedPrecondition: the graph has operations that the server refuses, or a signature cannot answer.
+        FailedPrecondition: the graph has operations that the server refuses, or the version cannot answer.
         InvalidArgument: the file is damaged, or an asset is outside the version.
     """
     from google.protobuf.message import DecodeError
@@ -134,7 +134,7 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     from tpuserve_formats.errors import FormatError
     from tpuserve_formats.safety.graph import read_graphs
     from tpuserve_server.executors.tensorflow.graph_needs import choose_graph, find_libraries
-    from tpuserve_server.executors.tensorflow.run_graph import check_operations, find_missing_values, lacks_values
+    from tpuserve_server.executors.tensorflow.run_graph import check_operations, find_missing_values
 
     # `saved_model.pbtxt` is checked at load, because only TensorFlow parses it as its loader does.
     file = version_path / _MODEL_FILES[0]
@@ -148,8 +148,9 @@ def _check_version(options: ExecutorOptions, version_path: Path) -> None:
     chosen = choose_graph(graphs, tags)
     check_operations(graphs, tags, safety.allowed_ops)
     find_libraries(chosen.operations())
-    if not safety.lenient_loads and (missing := find_missing_values(graphs, tags, version_path)):
-        raise lacks_values(missing)
+    missing = None if safety.lenient_loads else find_missing_values(chosen, version_path)
+    if missing is not None and missing.fails_version:
+        raise missing.error()
 
 
 EXECUTOR: Final = ExecutorPlugin(

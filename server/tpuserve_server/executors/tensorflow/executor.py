@@ -47,7 +47,6 @@ from tpuserve_server.executors.tensorflow.run_graph import (
     find_missing_values,
     find_unrepeatable,
     has_effects,
-    lacks_values,
 )
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
@@ -284,10 +283,10 @@ class TensorFlowExecutor:
             check_calls(graphs)
             chosen = choose_graph(graphs, self._options.tags)
             allowed = check_operations(graphs, self._options.tags, self._options.allowed_ops)
-            if missing := find_missing_values(graphs, self._options.tags, path):
-                if not self._options.lenient_loads:
-                    raise lacks_values(missing)
-                _log.warning("%s is served by --lenient_loads, but %s", servable_id, missing)
+            if missing := find_missing_values(chosen, path):
+                if missing.fails_version and not self._options.lenient_loads:
+                    raise missing.error()
+                _log.warning("%s is served, but %s", servable_id, missing.text)
         except FailedPrecondition:
             raise
         except NotFound as error:

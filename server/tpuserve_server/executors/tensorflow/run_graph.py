@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import FunctionDef, GraphDef, NodeDef
+from tpuserve_formats.safety import runs
 from tpuserve_formats.safety.graph import Graph, Node
 from tpuserve_formats.safety.screening import BadAsset, describe_findings, operations_of, screen_graphs
 from tpuserve_formats.safety.unassigned import describe_unassigned, explain_unassigned, find_unassigned
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.core.terms.types import Signature
+from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Signature
 from tpuserve_server.executors.tensorflow.meta_graph import message_fields
 
 # Field numbers of MetaGraphDef, GraphDef and FunctionDefLibrary (tensorflow/core/framework/graph.proto, function.proto,
@@ -262,23 +263,30 @@ def check_operations(graphs: Sequence[Graph], tags: Collection[str], allowed: Co
     return tuple(operations_of(findings))
 
 
-def find_missing_values(graphs: Iterable[Graph], tags: Collection[str], version_path: Path) -> str:
-    """Return which signatures cannot answer, because they read variables or tables without values, or "". Blocks.
+@dataclass(frozen=True, slots=True)
+class MissingValues:
+    """Signatures that cannot answer, because they read variables or tables without values, as a text.
 
-    `graphs` are all graphs of the SavedModel in `version_path`. TensorFlow loads the one with exactly these tags.
+    `fails_version` is True if one of them is the default signature, or if there is no other signature.
     """
+
+    text: str
+    fails_version: bool
+
+    def error(self) -> FailedPrecondition:
+        """Return the error of a version that fails."""
+        return FailedPrecondition(
+            f"{self.text}. The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
+        )
+
+
+def find_missing_values(graph: Graph, version_path: Path) -> MissingValues | None:
+    """Return the signatures that lack values, or None. `graph` is the one to load of the version. Blocks."""
     restores = (version_path / _CHECKPOINT).exists()
-    for graph in graphs:
-        found = find_unassigned(graph, restores=restores) if set(graph.rest.meta_info_def.tags) == set(tags) else {}
-        if not restores and any("variable" in state.kind for states in found.values() for state in states):
-            return f"{describe_unassigned(found)}, but it has no {_CHECKPOINT}. Copy or export the version again"
-        if found:
-            return f"{explain_unassigned(found)}. Export the SavedModel with tpuserve export, which mends some"
-    return ""
-
-
-def lacks_values(missing: str) -> FailedPrecondition:
-    """Return the error of a SavedModel for the result of `find_missing_values`."""
-    return FailedPrecondition(
-        f"{missing}. The server's flag --lenient_loads serves such versions, as TensorFlow Serving does"
-    )
+    if not (found := find_unassigned(graph, restores=restores)):
+        return None
+    if not restores and any("variable" in state.kind for states in found.values() for state in states):
+        text = f"{describe_unassigned(found)}, but it has no {_CHECKPOINT}. Copy or export the version again"
+    else:
+        text = f"{explain_unassigned(found)}. Export the SavedModel with tpuserve export, which mends some"
+    return MissingValues(text, DEFAULT_SIGNATURE_NAME in found or len(found) == len(runs.signatures(graph.rest)))

@@ -157,10 +157,24 @@ def test_a_variable_without_value_fails_the_load_by_name(tmp_path: Path, caplog:
     assert caught.value.message == f"{missing}. {flag}"
     lenient = TensorFlowExecutor(TensorFlowOptions(lenient_loads=True))
     servable = lenient.load(ServableId("m", 1), VersionFiles(path))
-    assert f"{{name: m version: 1}} is served by --lenient_loads, but {missing}" in caplog.text
+    assert f"{{name: m version: 1}} is served, but {missing}" in caplog.text
     with pytest.raises(FailedPrecondition, match="Could not find variable bias"):
         run(servable, {"x": np.ones((1, 1), np.float32)}, "y")
     servable.close()
+
+
+def test_a_signature_without_value_beside_a_default_that_answers_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    servable = load(save_unassigned(tmp_path / "1", "debug", "serving_default"))
+    assert run(servable, {"x": np.ones((1, 1), np.float32)}, "y")["y"].shape == (1, 1)
+    assert "{name: m version: 1} is served, but signature 'debug' reads the variable 'bias'" in caplog.text
+    servable.close()
+
+
+def test_a_default_signature_without_value_fails_the_load(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="signature 'serving_default' reads the variable 'bias'"):
+        load(save_unassigned(tmp_path / "1", "serving_default", "debug"))
 
 
 def test_bfloat16_kernels_only_where_allowed_and_there(tmp_path: Path) -> None:
