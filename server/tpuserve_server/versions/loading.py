@@ -331,7 +331,8 @@ def _log_tried(servable_id: ServableId, tried: Tried) -> None:
         number = counted(len(tried.unknown), "signature")
         first = itertools.islice(tried.unknown.items(), _MOST_NAMED)
         reasons = "; ".join(f"{name!r}: {reason}" for name, reason in first)
-        _log.info("Made-up rows do not show whether %s of %s can answer. %s", number, servable_id, reasons)
+        level = logging.WARNING if tried.is_late else logging.INFO
+        _log.log(level, "Made-up rows do not show whether %s of %s can answer. %s", number, servable_id, reasons)
 
 
 def choose_batching(

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tpuserve_server.core.terms.deadline import limit_runs
 from tpuserve_server.core.terms.errors import (
+    DeadlineExceeded,
     DeviceLost,
     FailedPrecondition,
     InvalidArgument,
@@ -30,6 +32,9 @@ _OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented)
 # TensorFlow reports a missing kernel inside of a function in the first run, as InvalidArgument.
 _MISSING_KERNEL: Final = "OpKernel"
 _NO_ROWS: Final = "the server makes no rows for it, because it changes the model, or has inputs of unknown rank"
+_NOT_TRIED: Final = "the server makes no rows for it, because one for another signature does not end"
+# Limit of one run, in seconds, for executors that can end it.
+RUN_LIMIT_S: Final = 30.0
 # More elements make a row too expensive, unless fixed dimensions need them.
 _MOST_ELEMENTS: Final = 1 << 20
 
@@ -39,11 +44,13 @@ class Tried:
     """The result of made-up rows, with reasons by signature.
 
     `runs` have succeeded. A `broken` signature cannot answer, and the rows do not show it for an `unknown` one.
+    `is_late`: a run was ended.
     """
 
     runs: int = 0
     broken: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
+    is_late: bool = False
 
 
 class _Filling(NamedTuple):
@@ -77,8 +84,10 @@ _FILLINGS: Final = (
 )
 
 
-def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
+def try_signatures(servable: Servable, names: Iterable[str], limit_s: float = RUN_LIMIT_S) -> Tried:
     """Run made-up rows of these signatures, one row each, until the model accepts one. Blocks.
+
+    A run that takes longer than `limit_s` ends the trial.
 
     Raises:
         DeviceLost: the device no longer works.
@@ -86,21 +95,35 @@ def try_signatures(servable: Servable, names: Iterable[str]) -> Tried:
     runs = 0
     broken: dict[str, str] = {}
     unknown: dict[str, str] = {}
+    is_late = False
     for name in names:
-        signature = servable.signatures[name]
-        refusals: list[ServingError] = []
-        for inputs in made_up_rows(signature):
-            if (refusal := _try(servable, signature, inputs)) is None:
-                runs += 1
-                break
-            refusals.append(refusal)
+        if is_late:
+            unknown[name] = _NOT_TRIED
+            continue
+        refusals = _refusals(servable, servable.signatures[name], limit_s)
+        if refusals is None:
+            runs += 1
+        elif refusals and isinstance(refusals[-1], DeadlineExceeded):
+            is_late, unknown[name] = True, refusals[-1].message
+        elif (found := next(filter(_is_of_the_model, refusals), None)) is not None:
+            broken[name] = found.message.rstrip(".")
         else:
-            found = next(filter(_is_of_the_model, refusals), None)
-            if found is not None:
-                broken[name] = found.message.rstrip(".")
-            else:
-                unknown[name] = refusals[0].message if refusals else _NO_ROWS
-    return Tried(runs, broken, unknown)
+            unknown[name] = refusals[0].message if refusals else _NO_ROWS
+    return Tried(runs, broken, unknown, is_late)
+
+
+def _refusals(servable: Servable, signature: Signature, limit_s: float) -> list[ServingError] | None:
+    """Return the errors of made-up rows, or None if the model accepts one."""
+    refusals: list[ServingError] = []
+    for inputs in made_up_rows(signature):
+        with limit_runs(limit_s):
+            refusal = _try(servable, signature, inputs)
+        if refusal is None:
+            return None
+        refusals.append(refusal)
+        if isinstance(refusal, DeadlineExceeded):
+            break
+    return refusals
 
 
 def made_up_rows(signature: Signature) -> Iterator[Tensors]:

@@ -20,7 +20,15 @@ from tpuserve_formats.messages.official import (
 from tpuserve_server.core.batching.arrays import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
 from tpuserve_server.core.batching.parameters import BatchingOptions, too_many_rows
 from tpuserve_server.core.batching.sequences import Sequences
-from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError, Unimplemented
+from tpuserve_server.core.terms.deadline import limit_runs
+from tpuserve_server.core.terms.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    Unimplemented,
+)
 from tpuserve_server.core.terms.servable import Servable
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Signature, Tensors
 from tpuserve_server.core.terms.validation import (
@@ -30,7 +38,7 @@ from tpuserve_server.core.terms.validation import (
     matches_shapes,
     with_defaults,
 )
-from tpuserve_server.versions.made_up_rows import Tried, try_signatures
+from tpuserve_server.versions.made_up_rows import RUN_LIMIT_S, Tried, try_signatures
 from tpuserve_server.versions.run_timer import RunTimer, blank_rows
 from tpuserve_server.versions.warmup_options import WarmupOptions
 from tpuserve_server.wire.example_methods import (
@@ -214,7 +222,11 @@ def warm_up(
             as_recorded = sample is not None and _is_as_recorded(sample, sequences, lengths)
             run_bucket = functools.partial(_run, servable, signature, inputs)
             if _shape(signature, inputs, tuple(signature.outputs)) not in replayed:
-                if not _try(run_bucket, as_recorded):
+                with limit_runs(0 if as_recorded else RUN_LIMIT_S):
+                    refusal = _try(run_bucket, as_recorded)
+                if isinstance(refusal, DeadlineExceeded):
+                    break  # other sizes would take as long
+                if refusal is not None:
                     continue
                 runs += 1
                 completed.add(name)
@@ -307,15 +319,15 @@ def _run(servable: Servable, signature: Signature, inputs: Tensors) -> None:
     servable.dispatch(signature.name, inputs, tuple(signature.outputs)).result()
 
 
-def _try(run: Callable[[], None], recorded: bool) -> bool:
-    """Return whether `run` succeeds. Raises the error of a recorded request."""
+def _try(run: Callable[[], None], recorded: bool) -> ServingError | None:
+    """Return the error of `run`, or None. Raises the error of a recorded request."""
     try:
         run()
-    except ServingError:
+    except ServingError as error:
         if recorded:
             raise
-        return False
-    return True
+        return error.copy()
+    return None
 
 
 def _find_sample(sample: Tensors | None, signature: Signature) -> Tensors | None:

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tests.support.saved_models import save_broken, save_function
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.deadline import limit_runs
+from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
 from tpuserve_server.core.terms.servable import Servable, VersionFiles
 from tpuserve_server.core.terms.types import ServableId, Signature, TensorSpec
 from tpuserve_server.executors.tensorflow import TensorFlowOptions
@@ -114,6 +115,31 @@ def test_a_signature_that_changes_the_model_is_not_tried(save: Callable[[Path], 
     first = servable.dispatch("serving_default", {"x": np.zeros((1, 2), np.float32)}, ("y",)).result()
     servable.close()
     assert first["y"].tolist() == [[1.0, 1.0]]
+
+
+def test_a_run_that_never_ends_shows_nothing(tmp_path: Path) -> None:
+    def wait(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.while_loop(lambda y: tf.reduce_sum(y) >= 0.0, lambda y: [tf.abs(y)], [x])[0]}
+
+    servable = load(save_function(tmp_path / "1", wait, NUMBERS))
+    tried = try_signatures(servable, ["serving_default", "serving_default"], limit_s=0.2)
+    with limit_runs(0.2), pytest.raises(DeadlineExceeded, match=r"the run does not end within 0\.2 s"):
+        servable.dispatch("serving_default", {"x": np.ones((1, 2), np.float32)}, ("y",))
+    # A request of a client has no such limit, and ends.
+    last = servable.dispatch("serving_default", {"x": np.full((1, 2), np.nan, np.float32)}, ("y",)).result()
+    servable.close()
+    assert (tried.runs, tried.broken, tried.is_late) == (0, {}, True)
+    assert np.isnan(last["y"]).all()
+
+
+def test_a_loop_that_ends_runs(tmp_path: Path) -> None:
+    def count(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"y": tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: [y + 1.0], [x])[0]}
+
+    servable = load(save_function(tmp_path / "1", count, NUMBERS))
+    tried = try_signatures(servable, servable.signatures)
+    servable.close()
+    assert (tried.runs, tried.unknown, tried.is_late) == (1, {}, False)
 
 
 def signature(*specs: TensorSpec, **others: object) -> Signature:

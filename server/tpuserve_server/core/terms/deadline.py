@@ -3,8 +3,11 @@
 import math
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 
 class Clock(Protocol):
@@ -73,3 +76,22 @@ class Deadline:
 
 # One object, because most requests have it.
 _NEVER = Deadline(math.inf)
+
+
+# A parameter of every run would concern all executors and devices. Few can end a run, and only loads need it.
+_RUN_LIMIT_S: Final = ContextVar("run_limit_s", default=0.0)
+
+
+@contextmanager
+def limit_runs(limit_s: float) -> Iterator[None]:
+    """Limit the runs that this thread dispatches in the block, for executors that can end a run."""
+    token = _RUN_LIMIT_S.set(limit_s)
+    try:
+        yield
+    finally:
+        _RUN_LIMIT_S.reset(token)
+
+
+def run_limit_s() -> float:
+    """Return the limit of this thread's runs in seconds; 0: none. A run that takes longer raises DeadlineExceeded."""
+    return _RUN_LIMIT_S.get()

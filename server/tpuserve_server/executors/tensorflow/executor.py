@@ -16,14 +16,16 @@ from typing import Final
 import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.python.framework import op_def_registry
-from tensorflow.python.framework.errors_impl import OpError
+from tensorflow.python.framework.errors_impl import DeadlineExceededError, OpError
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_formats.safety.graph import Body, Graph, read_graphs
 from tpuserve_server.core.system.memory import trim_memory
 from tpuserve_server.core.system.threads import run_in_background
+from tpuserve_server.core.terms.deadline import run_limit_s
 from tpuserve_server.core.terms.errors import (
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -47,6 +49,7 @@ from tpuserve_server.executors.tensorflow.run_graph import (
     find_missing_values,
     find_unrepeatable,
     has_effects,
+    may_not_end,
 )
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession, SessionCallable
 from tpuserve_server.executors.tensorflow.session_config import (
@@ -267,6 +270,7 @@ class TensorFlowExecutor:
                 find_unrepeatable(graph, signatures.values(), find_op) if is_cached else "",
                 may_wait(config) or may_block(graph, signatures.values()),
                 find_least_sizes(meta_graph, graph, signatures.values()),
+                frozenset(name for name, one in signatures.items() if may_not_end(graph, one)),
             )
         except (ServingError, ValueError, TypeError, DecodeError) as error:
             session.close()
@@ -302,12 +306,13 @@ class RunFacts:
     """Facts of a version's runs, as the graph shows them.
 
     For `unrepeatable` see Servable. `may_block`: a run may wait, or take any time. `least_sizes`, by signature, are
-    conditions of each run.
+    conditions of each run. Runs of the signatures `endless` may never end.
     """
 
     unrepeatable: str
     may_block: bool
     least_sizes: Mapping[str, Sequence[LeastSize]]
+    endless: frozenset[str]
 
 
 class TensorFlowServable:
@@ -334,6 +339,8 @@ class TensorFlowServable:
         self._session = session
         self._run_options = options
         self._least_sizes = facts.least_sizes
+        # Signatures whose runs may never end, and of which none has ended in time.
+        self._endless = set(facts.endless)
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
@@ -343,6 +350,7 @@ class TensorFlowServable:
 
         Raises:
             InvalidArgument: a dimension of an input is too small for an operation.
+            DeadlineExceeded: the run takes longer than `limit_runs` allows.
             ServingError: the run failed, with TensorFlow's code and the first line of its message.
         """
         for least in self._least_sizes.get(signature_name, ()):
@@ -350,6 +358,8 @@ class TensorFlowServable:
         feeds = tuple(map(inputs.__getitem__, self.signatures[signature_name].inputs))
         key = signature_name, tuple(output_names)
         try:
+            if (limit_s := run_limit_s()) and signature_name in self._endless:
+                self._run_limited(key, feeds, limit_s)
             with self._lock:
                 run = self._callables.get(key)
                 if run is None:
@@ -383,15 +393,26 @@ class TensorFlowServable:
     def _add_callable(self, key: tuple[str, tuple[str, ...]]) -> SessionCallable:
         if len(self._callables) >= _MAX_CALLABLES:
             self._callables.popitem(last=False)
+        added = self._callables[key] = self._session.make_callable(self._callable_options(key, self._run_options))
+        return added
+
+    def _callable_options(self, key: tuple[str, tuple[str, ...]], run_options: RunOptions) -> CallableOptions:
         signature_name, output_names = key
         signature = self.signatures[signature_name]
-        options = CallableOptions(
+        return CallableOptions(
             feed=[spec.graph_name for spec in signature.inputs.values()],
             fetch=[signature.outputs[name].graph_name for name in output_names],
-            run_options=self._run_options,
+            run_options=run_options,
         )
-        added = self._callables[key] = self._session.make_callable(options)
-        return added
+
+    def _run_limited(self, key: tuple[str, tuple[str, ...]], feeds: Sequence[Array], limit_s: float) -> None:
+        """Run with a limit. TensorFlow cannot limit runs on the calling thread, so this run has a separate callable."""
+        options = RunOptions(timeout_in_ms=max(int(limit_s * 1000), 1))
+        try:
+            self._session.make_callable(self._callable_options(key, options))(feeds)
+        except DeadlineExceededError as error:
+            raise DeadlineExceeded(f"the run does not end within {limit_s:g} s") from error
+        self._endless.discard(key[0])
 
 
 def _define(operations: Collection[str]) -> None:

@@ -191,6 +191,7 @@ _LIBRARY_READS: Final = frozenset(
 _ALLOWED: Final = READS | _CONTROL | _LIBRARY_READS
 # TensorFlow does not mark these, although they read files or run any Python code.
 _UNMARKED: Final = frozenset({"MatchingFiles", "PyFuncStateless", "ReadFile"})
+_LOOPS: Final = frozenset({"LoopCond", "StatelessWhile", "While"})
 # DT_RESOURCE (tensorflow/core/framework/types.proto).
 _RESOURCE: Final = 20
 _CHECKPOINT: Final = "variables/variables.index"
@@ -219,6 +220,11 @@ def has_effects(graph: RunGraph, signature: Signature, find_op: FindOp) -> bool:
     """
     operations = {node.op for node in graph.run_by(signature)} - _ALLOWED - graph.functions.keys()
     return any(_takes_state(find_op(operation)) for operation in operations)
+
+
+def may_not_end(graph: RunGraph, signature: Signature) -> bool:
+    """Return whether a run has loops, or waits for other processes."""
+    return any(node.op in _LOOPS or node.op.startswith("Collective") for node in graph.run_by(signature))
 
 
 def _takes_state(definition: Any | None) -> bool:  # noqa: ANN401 - TensorFlow has no types
