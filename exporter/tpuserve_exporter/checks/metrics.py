@@ -102,8 +102,7 @@ class _TopClasses:
             numbers, counts = self._classes.read(labels, output.shape[:-1], output.shape[-1])
             if output.shape[-1] <= self._top:
                 raise SamplesUnfit(
-                    f"top-{self._top} needs more than {self._top} classes: the output has {output.shape[-1]}. "
-                    "Give a smaller number, or accuracy"
+                    f"top-{self._top} needs more than {self._top} classes: the output has {output.shape[-1]}"
                 )
             for piece, scores in _pieces(numbers, counts, output):
                 self._add_scores(piece, scores)
