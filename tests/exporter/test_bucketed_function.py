@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tpuserve_exporter.models.jax_serving import BucketedFunction, TensorFunction
+from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 
 pytestmark = [pytest.mark.xdist_group(__name__), pytest.mark.usefixtures("tensorflow")]
 

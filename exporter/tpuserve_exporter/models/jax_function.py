@@ -1,7 +1,7 @@
 """The common form of JAX sources: a function of parameters and named inputs, with a reference run on the CPU."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -65,8 +65,8 @@ class JaxFunction:
     """A model as `call(params, inputs)`, which takes two dictionaries of arrays and returns one. jax.jit can trace it.
 
     `params` holds arrays of numpy or JAX by name. `scalars` are the numbers of the parameter tree, which `call` holds
-    itself. With `traced`, `call` is an exported program without Python code. `longest` is the largest size of free
-    dimensions that do not count rows, or None for any size.
+    itself. With `traced`, `call` is an exported program without Python code. `limits` has the largest size of each free
+    dimension that has one, except of rows.
     """
 
     call: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
@@ -74,17 +74,22 @@ class JaxFunction:
     inputs: Mapping[str, JaxInput]
     traced: bool = False
     scalars: Mapping[str, complex] = field(default_factory=dict)
-    longest: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def constraints(self) -> tuple[str, ...]:
         """The limits of free dimensions in the syntax of jax.export: `length <= 512`."""
-        names = dict.fromkeys(name for one in self.inputs.values() for name in one.lengths)
-        return () if self.longest is None else tuple(f"{name} <= {self.longest}" for name in names)
+        return tuple(f"{name} <= {limit}" for name, limit in self.limits.items())
 
     @property
-    def has_lengths(self) -> bool:
-        return any(one.lengths for one in self.inputs.values())
+    def lengths(self) -> tuple[str, ...]:
+        """The names of the free dimensions, except of rows."""
+        return tuple(dict.fromkeys(name for one in self.inputs.values() for name in one.lengths))
+
+    def limited(self, limits: Mapping[str, int]) -> "JaxFunction":
+        """Return the function with these limits, too."""
+        both = {name: min(limit, self.limits.get(name, limit)) for name, limit in limits.items()}
+        return replace(self, limits={**self.limits, **both})
 
     @property
     def batched(self) -> tuple[str, ...]:

@@ -5,97 +5,21 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpuserve_exporter.errors import BuilderFailed, CannotLower, ExportError, reason_of
+from tpuserve_exporter.errors import BuilderFailed, CannotLower, ExportError, OptionConflict, reason_of
+from tpuserve_exporter.models.bucketed_function import BucketedFunction, TensorFunction
 from tpuserve_exporter.models.jax_advice import advise
 from tpuserve_exporter.models.jax_function import TRIED_LENGTH, JaxFunction, JaxInput
+from tpuserve_exporter.models.length_limits import find_limits
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.models.tree_path import variable_name
 from tpuserve_exporter.terms.signature import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-
-# A function of any number of rows, made of functions of fixed sizes. It pads rows to the next size and cuts outputs.
-#
-# It serves models that a framework cannot lower with a free number of rows. The graph chooses the size
-# (tf.switch_case), so each size is a separate program with fixed shapes, as TPUs require.
-
-# Named tensors in by keyword, named tensors out.
-TensorFunction: TypeAlias = "Callable[..., Mapping[str, tf.Tensor]]"
-
-
-class BucketedFunction:
-    """A callable that takes tensors by keyword and calls the function of the smallest sufficient size.
-
-    `functions` maps each size to a function, which takes exactly that many rows of each input in `batched` and the
-    other inputs unchanged. Outputs whose first dimension is the size are cut to the number of rows in the request.
-    """
-
-    def __init__(self, functions: Mapping[int, TensorFunction], batched: tuple[str, ...]) -> None:
-        self._functions = dict(sorted(functions.items()))
-        self._batched = batched
-
-    def __call__(self, **inputs: "tf.Tensor") -> "dict[str, tf.Tensor]":
-        """Compute the outputs by name.
-
-        The graph raises InvalidArgumentError for zero rows, for unequal numbers of rows, and for more rows than the
-        largest size.
-        """
-        import tensorflow as tf
-
-        sizes = list(self._functions)
-        rows = self._count_rows(inputs)
-        which = tf.searchsorted(tf.constant(sizes, tf.int32), [rows])[0]
-        branches = {index: self._branch(size, inputs, rows) for index, size in enumerate(sizes)}
-        outputs: dict[str, tf.Tensor] = tf.switch_case(which, branches)
-        return outputs
-
-    def _count_rows(self, inputs: "Mapping[str, tf.Tensor]") -> "tf.Tensor":
-        import tensorflow as tf
-
-        rows = tf.shape(inputs[self._batched[0]])[0]
-        largest = max(self._functions)
-        checks = [
-            tf.debugging.assert_positive(rows, message="there are no rows"),
-            tf.debugging.assert_less_equal(rows, largest, message=f"at most {largest} rows fit into one batch"),
-            *(
-                tf.debugging.assert_equal(tf.shape(inputs[name])[0], rows, message="inputs differ in their rows")
-                for name in self._batched[1:]
-            ),
-        ]
-        with tf.control_dependencies([check for check in checks if check is not None]):
-            return tf.identity(rows)
-
-    def _branch(
-        self, size: int, inputs: "Mapping[str, tf.Tensor]", rows: "tf.Tensor"
-    ) -> "Callable[[], dict[str, tf.Tensor]]":
-        def run() -> "dict[str, tf.Tensor]":
-            outputs = self._functions[size](
-                **{name: self._pad(name, value, rows, size) for name, value in inputs.items()}
-            )
-            return {name: _cut(value, rows, size) for name, value in outputs.items()}
-
-        return run
-
-    def _pad(self, name: str, value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
-        """Pad with copies of the last row, as servers do. Rows of zeros could make a model divide by zero."""
-        import tensorflow as tf
-
-        if name not in self._batched:
-            return value
-        padded = tf.gather(value, tf.minimum(tf.range(size), rows - 1))
-        padded.set_shape([size, *value.shape[1:]])
-        return padded
-
-
-def _cut(value: "tf.Tensor", rows: "tf.Tensor", size: int) -> "tf.Tensor":
-    """Cut an output to `rows`. The first dimension becomes free, because all branches must return the same shapes."""
-    return value[:rows] if value.shape.rank and value.shape[0] == size else value
 
 
 # Detection of JAX functions whose Python code branches on the number of rows: `if rows % 2`, `if x.shape[0] == 4`.
@@ -166,23 +90,24 @@ class ServedJax:
 def serve_jax(
     function: JaxFunction, variables: "Variables", batch_sizes: tuple[int, ...], longest: int | None = None
 ) -> ServedJax:
-    """Convert a JAX function to a served function of any number of rows and of any length, or its `longest`.
+    """Convert a JAX function to a served function of any number of rows and of any length within its limits.
 
     If JAX cannot lower free lengths, the result takes lengths up to `longest`, the largest sequence bucket. If JAX
     cannot lower a free number of rows, the result has a program for each batch size. `variables` are the function's
-    parameters. Raises BuilderFailed if the function fails for its inputs, and CannotLower if JAX cannot lower it for
-    CPU and TPU.
+    parameters. Raises BuilderFailed if the function fails for its inputs, OptionConflict if `longest` is beyond its
+    limits, and CannotLower if JAX cannot lower it for CPU and TPU.
     """
-    bounded = [replace(function, longest=longest)] if longest is not None and function.has_lengths else []
+    function = _limit(function, batch_sizes[0], longest)
+    bounded = [_bound(function, longest)] if longest is not None and function.lengths else []
     refusals = list[str]()
     for form in (function, *bounded) if function.batched else ():
         module, refusal = _try_free_rows(form, batch_sizes)
         if module is not None:
-            notes = _note_length(form, refusals) if longest is not None else _note_branches(form)
-            return _serve(form, _convert(form, variables), variables, module, notes)
+            notes = _note_length(form, longest, refusals) if longest is not None else _note_branches(form)
+            return _serve(form, _convert(form, variables), variables, module, (*_note_limits(function), *notes))
         refusals.append(refusal)
-    form, module, length_refusals = _lower_first([function, *bounded], batch_sizes[0])
-    notes = _note_length(form, length_refusals)
+    form, module, length_refusals = _lower_first([function, *bounded], batch_sizes[0], longest)
+    notes = (*_note_limits(function), *_note_length(form, longest, length_refusals))
     if not function.batched:
         return _serve(form, _convert(form, variables), variables, module, notes)
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
@@ -208,14 +133,47 @@ def _serve(
     return ServedJax(served, _shapes_alone(function), compute_dtype_of(module), notes)
 
 
-def _note_length(function: JaxFunction, refusals: Sequence[str]) -> tuple[str, ...]:
+def _limit(function: JaxFunction, rows: int, longest: int | None) -> JaxFunction:
+    """Return the function with the limits of its tables of positions. Raises OptionConflict if `longest` exceeds one.
+
+    A function that JAX cannot lower for free lengths keeps the limits that it has.
+    """
+    if not function.lengths:
+        return function
+    sized = _sized(function, rows)
+    try:
+        jaxpr, scope = _trace(sized)
+        limited = function.limited(find_limits(jaxpr, scope, function.lengths))
+    except Exception:  # a user's code given symbols for sizes may raise anything, and the lowering explains it
+        limited = function
+    for name, limit in limited.limits.items():
+        if longest is not None and longest > limit:
+            raise OptionConflict(
+                f"--sequence-buckets {longest}: the model takes {name} only up to {limit}, the end of its table of "
+                f"positions or a limit of its code. Use buckets up to {limit}"
+            )
+    return limited
+
+
+def _bound(function: JaxFunction, longest: int) -> JaxFunction:
+    return function.limited(dict.fromkeys(function.lengths, longest))
+
+
+def _note_limits(function: JaxFunction) -> tuple[str, ...]:
+    return tuple(
+        f"a request can have {name} up to {limit}, the end of the model's table of positions or a limit of its code. "
+        "The version refuses longer requests"
+        for name, limit in function.limits.items()
+    )
+
+
+def _note_length(function: JaxFunction, longest: int | None, refusals: Sequence[str]) -> tuple[str, ...]:
     """Describe the bounded length of a function that JAX refused with a free one."""
-    if function.longest is None or not refusals:
+    if longest is None or not function.lengths or not refusals:
         return ()
-    names = ", ".join(dict.fromkeys(name for one in function.inputs.values() for name in one.lengths))
     return (
-        f"JAX cannot leave {names} free ({refusals[0]}). A request can be at most {function.longest} long, the largest "
-        "of --sequence-buckets",
+        f"JAX cannot leave {', '.join(function.lengths)} free ({refusals[0]}). A request can be at most {longest} "
+        "long, the largest of --sequence-buckets",
     )
 
 
@@ -229,7 +187,7 @@ def _shapes_alone(function: JaxFunction) -> JaxFunction:
 
 def _note_branches(function: JaxFunction) -> tuple[str, ...]:
     """Warn about Python code that branches on a length. JAX decides such a comparison once, for every length."""
-    if function.traced or not function.has_lengths:
+    if function.traced or not function.lengths:
         return ()
     try:
         ways = {_operations(_sized(function, _ODD, length)) for length in _LENGTHS}
@@ -237,10 +195,9 @@ def _note_branches(function: JaxFunction) -> tuple[str, ...]:
         return ()
     if len(ways) == 1:
         return ()
-    names = ", ".join(dict.fromkeys(name for one in function.inputs.values() for name in one.lengths))
     return (
-        f"the model's code depends on {names}, and the version may take one way for every length. List the lengths "
-        "with --sequence-buckets: the export then compares each with the source",
+        f"the model's code depends on {', '.join(function.lengths)}, and the version may take one way for every "
+        "length. List the lengths with --sequence-buckets: the export then compares each with the source",
     )
 
 
@@ -313,26 +270,30 @@ def _convert(function: JaxFunction, variables: Variables) -> TensorFunction:
         native_serialization_platforms=PLATFORMS,
     )
 
-    axes = [(name, axis) for name, one in function.inputs.items() for axis in one.free_axes]
-    longest = function.longest
+    limits = [
+        (name, axis, function.limits[str(one.dims[axis])])
+        for name, one in function.inputs.items()
+        for axis in one.free_axes
+        if one.dims[axis] in function.limits
+    ]
 
     def call(**inputs: "tf.Tensor") -> "Mapping[str, tf.Tensor]":
-        checked = inputs if longest is None else _check_lengths(inputs, axes, longest)
         with _module_options():
-            outputs: Mapping[str, tf.Tensor] = converted(variables.tensors(), checked)
+            outputs: Mapping[str, tf.Tensor] = converted(variables.tensors(), _check_lengths(inputs, limits))
         return outputs
 
     return call
 
 
-def _check_lengths(
-    inputs: "Mapping[str, tf.Tensor]", axes: Iterable[tuple[str, int]], longest: int
-) -> "dict[str, tf.Tensor]":
-    """Let the graph refuse longer inputs. The program's own message would be an internal error about shapes."""
+def _check_lengths(inputs: "Mapping[str, tf.Tensor]", limits: Iterable[tuple[str, int, int]]) -> "dict[str, tf.Tensor]":
+    """Let the graph refuse longer inputs: the limit of each input's axis. The program's own message would be internal.
+
+    A program whose table of positions ends has no message, and answers with NaN or with the last row.
+    """
     import tensorflow as tf
 
     checked = dict(inputs)
-    for name, axis in axes:
+    for name, axis, longest in limits:
         message = f"input {name} can be at most {longest} long"
         check = tf.debugging.assert_less_equal(tf.shape(inputs[name])[axis], longest, message=message)
         with tf.control_dependencies([] if check is None else [check]):
@@ -391,7 +352,7 @@ def _try_free_rows(function: JaxFunction, batch_sizes: tuple[int, ...]) -> tuple
         return None, f"{type(error).__name__}: {reason_of(error)}"
 
 
-def _lower_first(forms: Sequence[JaxFunction], rows: int) -> tuple[JaxFunction, str, list[str]]:
+def _lower_first(forms: Sequence[JaxFunction], rows: int, longest: int | None) -> tuple[JaxFunction, str, list[str]]:
     """Return the first form that lowers for `rows` rows, its module's text, and the refusals of the forms before it.
 
     Raises BuilderFailed or CannotLower for the last form.
@@ -402,31 +363,31 @@ def _lower_first(forms: Sequence[JaxFunction], rows: int) -> tuple[JaxFunction, 
             return form, _export(_sized(form, rows)), refusals
         except Exception as error:  # a user's code given symbols for sizes may raise anything
             refusals.append(f"{type(error).__name__}: {reason_of(error)}")
-    return forms[-1], _lower(forms[-1], rows), refusals
+    return forms[-1], _lower(forms[-1], rows, longest), refusals
 
 
-def _lower(function: JaxFunction, rows: int) -> str:
+def _lower(function: JaxFunction, rows: int, longest: int | None) -> str:
     """Return the module's text for `rows` rows. Raises BuilderFailed or CannotLower."""
     try:
         return _export(_sized(function, rows))
     except Exception as error:  # the user's code
-        raise _explain(function, rows, error) from error
+        raise _explain(function, rows, longest, error) from error
 
 
-def _explain(function: JaxFunction, rows: int, error: Exception) -> ExportError:
+def _explain(function: JaxFunction, rows: int, longest: int | None, error: Exception) -> ExportError:
     """Return the error for a function that fails for free lengths, or also for a fixed length."""
     failed, advice = _sized(function, rows), ""
-    if function.has_lengths:
-        length = function.longest or TRIED_LENGTH
+    if function.lengths:
+        length = longest or min(function.limits.values(), default=TRIED_LENGTH)
         fixed = _sized(function, rows, length)
         try:
             _export(fixed)
         except Exception as fixed_error:  # the user's code
             failed, error = fixed, fixed_error
-            if function.longest is not None:
+            if longest is not None:
                 advice = f". {length} is the largest of --sequence-buckets. Is it longer than the model takes?"
         else:
-            return _explain_length(function, length, error)
+            return _explain_length(function, length, longest is not None, error)
     if calls := _python_calls(failed):
         return CannotLower(
             f"the model calls Python code ({', '.join(calls)}), which a server cannot run. Remove jax.debug.print, "
@@ -449,7 +410,7 @@ def _python_calls(function: JaxFunction) -> list[str]:
         return []
 
 
-def _explain_length(function: JaxFunction, length: int, error: Exception) -> CannotLower:
+def _explain_length(function: JaxFunction, length: int, is_bucket: bool, error: Exception) -> CannotLower:
     name, one = next((name, one) for name, one in function.inputs.items() if one.lengths)
     dims = ",".join(str(dim) if dim not in one.lengths else str(length) for dim in one.dims)
     reason = f"{type(error).__name__}: {reason_of(error)}".rstrip(".")
@@ -458,7 +419,7 @@ def _explain_length(function: JaxFunction, length: int, error: Exception) -> Can
         "List the lengths that servers pad to, such as --sequence-buckets 64,128, up to the longest that the model "
         f"takes. Or use {fix}"
     )
-    if function.longest is not None:
+    if is_bucket:
         advice = f"A limit of {length}, the largest of --sequence-buckets, does not help. Use {fix}"
     return CannotLower(f"JAX cannot leave {', '.join(one.lengths)} of {name} free: {reason}. {advice}")
 
@@ -473,6 +434,15 @@ def _export(function: JaxFunction) -> str:
 
     params, inputs = _shapes_alone(function).params, _abstract_inputs(function)
     return str(export.export(jax.jit(function.call), platforms=PLATFORMS)(params, inputs).mlir_module())
+
+
+def _trace(function: JaxFunction) -> tuple[Any, Any]:
+    """Return the closed jaxpr, and the scope of its free sizes."""
+    import jax
+
+    inputs = _abstract_inputs(function)
+    free = (size for one in inputs.values() for size in one.shape if not isinstance(size, int))
+    return jax.jit(function.call).trace(_shapes_alone(function).params, inputs).jaxpr, next(free).scope
 
 
 def _abstract_inputs(function: JaxFunction) -> Mapping[str, Any]:

@@ -50,6 +50,21 @@ class Encoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return Pooled(hidden.sum(1) / mask.sum(1, keepdim=True).clamp(min=1), mask.sum(1))
 
 
+class Positions(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """A module with a table of 20 positions, cut or looked up: `ids` int64 [batch, length] → [batch, 4]."""
+
+    def __init__(self, cut: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 4)
+        self.places = nn.Embedding(20, 4)
+        self.cut = cut
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        length = ids.shape[1]
+        places = self.places.weight[:length] if self.cut else self.places(torch.arange(length))
+        return (self.words(ids) + places).mean(1)
+
+
 class Recurrent(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A module: `x` float32 [batch, 5, 4] → scores and state, both with rows first."""
 

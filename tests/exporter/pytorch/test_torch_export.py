@@ -108,6 +108,22 @@ def test_sequences_of_any_length_keep_their_integers(export: Export, tmp_path: P
     np.testing.assert_array_equal(served["longest"], longest)
 
 
+@pytest.mark.parametrize("cut", [False, True], ids=["looked up", "cut"])
+def test_a_version_refuses_lengths_beyond_the_table_of_positions(export: Export, tmp_path: Path, cut: bool) -> None:
+    import tensorflow as tf
+
+    model = modules.Positions(cut)
+    torch.save(model.state_dict(), tmp_path / "positions.pt")
+    options = (*built("Positions", "ids:int64[batch,length]"), "--model-arg", f"cut={json.dumps(cut)}")
+    finished = export(tmp_path / "positions.pt", tmp_path / "base", *options)
+    assert finished.code == 0, finished.err
+    ids = np.random.default_rng(1).integers(0, 50, (3, 21))
+    served = call(tmp_path / "base/1", ids=ids[:, :20])
+    np.testing.assert_allclose(next(iter(served.values())), answers(model, ids[:, :20])[0], atol=1e-6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="input ids can be at most 20 long"):
+        call(tmp_path / "base/1", ids=ids)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_embeddings_are_served(export: Export, tmp_path: Path, mode: str) -> None:
     torch.manual_seed(3)

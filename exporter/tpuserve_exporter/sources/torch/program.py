@@ -22,6 +22,8 @@ _ROWS = 3
 _OF_BATCH_STATISTICS = "more than 1 value per channel when training"
 # Steps between lengths during a trace. Patch sizes and strides divide the lengths.
 _STEPS = (16, 8, 4, 2)
+# Upper bounds from here on are those of torch's integers. Some releases write them in place of infinity.
+_UNLIMITED = 1 << 40
 
 
 class RowsFixed(Exception):
@@ -193,13 +195,34 @@ def _lengths(count: int, longest: int | None) -> range:
     return range(first, first + step * count, step)
 
 
+def limits_of(program: ExportedProgram, inputs: Mapping[str, JaxInput]) -> dict[str, int]:
+    """Return the largest sizes of free dimensions of `inputs`, which are the program's in order.
+
+    torch.export derives them from the model's code, such as the length of a table that the code cuts.
+    """
+    limits: dict[str, int] = {}
+    for one, value in zip(inputs.values(), _values(program).values(), strict=True):
+        for axis in one.free_axes:
+            symbol = getattr(getattr(value.shape[axis], "node", None), "expr", None)
+            upper = program.range_constraints[symbol].upper if symbol in program.range_constraints else None
+            if upper is not None and upper.is_Integer and upper < _UNLIMITED:
+                name = str(one.dims[axis])
+                limits[name] = min(int(upper), limits.get(name, int(upper)))
+    return limits
+
+
 def taken(program: ExportedProgram) -> dict[str, JaxInput]:
     """Return the inputs of a program in order, by argument name. Words stand for free sizes."""
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    values = {spec.arg.name: nodes[spec.arg.name].meta["val"] for spec in specs if not hasattr(spec.arg, "value")}
+    values = _values(program)
     rows = {str(value.shape[0]) for value in values.values() if value.ndim and not _is_fixed(value.shape[0])}
     return {name: _input(value, rows) for name, value in values.items()}
+
+
+def _values(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return placeholders for the inputs in order, by argument name."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    return {spec.arg.name: nodes[spec.arg.name].meta["val"] for spec in specs if not hasattr(spec.arg, "value")}
 
 
 def _input(value: torch.Tensor, rows: set[str]) -> JaxInput:

@@ -13,7 +13,7 @@ from tpuserve_exporter.models.jax_serving import ServedJax, Variables, serve_jax
 from tpuserve_exporter.models.served_function import ServedFunction
 from tpuserve_exporter.options.export_options import ComputeDtype, ModelOptions
 from tpuserve_exporter.sources.torch.lowering import JaxProgram, lower, state_names
-from tpuserve_exporter.sources.torch.program import RowsFixed
+from tpuserve_exporter.sources.torch.program import RowsFixed, limits_of
 from tpuserve_exporter.sources.torch.tensors import Outputs, to_numpy, to_torch
 from tpuserve_exporter.terms.signature import Signature, Tensors
 
@@ -68,7 +68,7 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
     """Convert a torch model to a served function. Raises OptionConflict, CannotLower and BuilderFailed."""
     lowered = _Lowered(model, outputs, options.compute_dtype, options.batch_sizes[0])
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
-    function = JaxFunction(lowered.call, params, model.inputs, traced=True, longest=model.limit)
+    function = JaxFunction(lowered.call, params, model.inputs, traced=True, limits=lowered.limits())
     served = serve_jax(function, Variables.of(params), options.batch_sizes, options.sequences.longest)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
@@ -90,6 +90,13 @@ class _Lowered:
         else:
             self._free = lower(program, dtype)
         self._names = set(state_names(program))
+        self._limits = limits_of(program, model.inputs)
+
+    def limits(self) -> dict[str, int]:
+        """Return the largest size of each free dimension that has one, by the model's code or its configuration."""
+        names = (name for one in self._model.inputs.values() for name in one.lengths)
+        known = {} if self._model.limit is None else dict.fromkeys(names, self._model.limit)
+        return {**known, **{name: min(limit, known.get(name, limit)) for name, limit in self._limits.items()}}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the parameters and buffers that the programs read, by their names there."""
