@@ -149,6 +149,7 @@ def test_an_orbax_checkpoint(tensorflow: None, tmp_path: Path) -> None:
     dense = {"dense": {"kernel": np.ones((3, 2), np.float32)}}
     kept = {"count": np.int32(1), "ema": dense}
     tree = {"params": dense, "opt_state": {"mu": np.ones(2, np.float32)}, "kept": kept, "ema_params": dense}
+    tree["step"] = np.int32(7)
     with checkpoints.StandardCheckpointer() as saver:
         saver.save(tmp_path.resolve() / "saved", tree)
     found = inspect(tmp_path / "saved", "--json")
@@ -156,6 +157,7 @@ def test_an_orbax_checkpoint(tensorflow: None, tmp_path: Path) -> None:
     assert found.names() == {"params/dense/kernel": ("float32", [3, 2])}
     assert found.names("optimizer").keys() == {"opt_state/mu", "kept/count", "kept/ema/dense/kernel"}
     assert found.names("average").keys() == {"ema_params/dense/kernel"}
+    assert found.names("other").keys() == {"step"}
 
 
 def test_a_torch_file_is_read_without_torch() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpuserve_exporter.errors import SourceUnreadable, reason_of
 from tpuserve_exporter.inspection.contents import Contents, StoredArray
-from tpuserve_exporter.inspection.tree import list_arrays, list_roles
+from tpuserve_exporter.inspection.tree import list_arrays, list_parts
 from tpuserve_exporter.models.tree_path import TreeNames
 from tpuserve_exporter.sources.trees.orbax import TREE_FILE, OrbaxLayout, OrbaxTree, find_layout
 
@@ -40,5 +40,5 @@ def _list_names(layout: OrbaxLayout) -> Iterator[StoredArray]:
         except (OSError, ValueError, KeyError, TypeError, SyntaxError) as error:
             raise SourceUnreadable(f"cannot read {layout.name}/{TREE_FILE}: {reason_of(error)}") from error
         names = TreeNames(paths := [(item, *path) if item else path for path in paths])
-        roles = list_roles(paths)
-        yield from (StoredArray(names.name(keys), None, None, roles[keys]) for keys in paths)
+        parts = list_parts(paths)
+        yield from (StoredArray(names.name(keys), None, None, parts[keys]) for keys in paths)

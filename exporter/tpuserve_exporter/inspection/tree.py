@@ -7,7 +7,7 @@ from tpuserve_exporter.inspection.contents import Contents, StoredArray
 from tpuserve_exporter.models.tree_path import KeyPath, TreeNames
 from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.trees.kept_weights import KeptStates
-from tpuserve_exporter.sources.trees.stored_tree import StoredTree
+from tpuserve_exporter.sources.trees.stored_tree import StoredTree, is_step
 from tpuserve_exporter.sources.trees.tree_matching import unbox
 
 
@@ -20,14 +20,18 @@ def inspect_tree(kind: str, tree: StoredTree, path: Path) -> Contents:
 
 
 def list_arrays(tree: StoredTree) -> tuple[StoredArray, ...]:
-    names, roles = TreeNames(tree.arrays), list_roles(tree.arrays)
+    names, parts = TreeNames(tree.arrays), list_parts(tree.arrays)
     return tuple(
-        StoredArray(names.name(keys), spec.dtype, spec.shape, roles[keys]) for keys, spec in tree.arrays.items()
+        StoredArray(names.name(keys), spec.dtype, spec.shape, parts[keys]) for keys, spec in tree.arrays.items()
     )
 
 
-def list_roles(paths: Iterable[KeyPath]) -> dict[KeyPath, Role]:
-    """Return the role that each array has in an export."""
+def list_parts(paths: Iterable[KeyPath]) -> dict[KeyPath, str]:
+    """Return the part of each array: its role in an export, or "other" for the step of the training."""
     bare = unbox(paths)
     states = KeptStates(bare)
-    return {original: states.role_of_array(path) for path, original in bare.items()}
+    roles = {path: states.role_of_array(path) for path in bare}
+    return {
+        original: "other" if roles[path] is Role.MODEL and is_step(path) else roles[path]
+        for path, original in bare.items()
+    }

@@ -18,7 +18,7 @@ from tpuserve_exporter.options.export_options import ModelOptions, SourceKind
 from tpuserve_exporter.sources.opened import OpenedSource
 from tpuserve_exporter.sources.part_roles import Role
 from tpuserve_exporter.sources.trees.served_weights import ServedWeights
-from tpuserve_exporter.sources.trees.stored_tree import StoredTree
+from tpuserve_exporter.sources.trees.stored_tree import StoredTree, is_step
 from tpuserve_exporter.sources.trees.tree_matching import TreeMatching, match_trees
 from tpuserve_exporter.terms.adapters import is_adapter
 from tpuserve_exporter.terms.provenance import TRAINED, OriginKind
@@ -88,9 +88,6 @@ def _part(name: KeyPath, roots: list[KeyPath]) -> str:
 
 def _count_shared(name: KeyPath, root: KeyPath) -> int:
     return next((count for count, (a, b) in enumerate(zip(name, root, strict=False)) if a != b), 0)
-
-
-_STEP = "step"
 
 
 def open_tree(kind: SourceKind, tree: StoredTree, options: ModelOptions) -> OpenedSource:
@@ -225,5 +222,5 @@ def _step_paths(tree: StoredTree) -> Iterator[KeyPath]:
     """Yield the paths of step counters, nearest to the root first."""
     for path in sorted(tree.arrays, key=len):
         spec = tree.arrays[path]
-        if _STEP in path[-2:] and not spec.shape and spec.dtype in ("int32", "int64", "uint32"):
+        if is_step(path) and not spec.shape and spec.dtype in ("int32", "int64", "uint32"):
             yield path

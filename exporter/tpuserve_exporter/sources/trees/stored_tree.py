@@ -27,6 +27,11 @@ class StoredTree(Protocol):
         ...
 
 
+def is_step(path: KeyPath) -> bool:
+    """Return whether the path names the training's step, possibly in a box (`step/value`)."""
+    return "step" in path[-2:]
+
+
 def step_in_name(path: Path) -> int | None:
     """Return the training step in a name such as `300`, `step_300` or `checkpoint_300`, or None."""
     match = _STEP.fullmatch(path.name)
