@@ -173,6 +173,21 @@ def test_of_two_models_that_fit_the_one_called_model_is_taken_and_the_other_name
     assert restore["bookkeeping"] == ["save_counter"]
 
 
+def test_a_model_within_another_object_is_taken_by_its_path(export: Export, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    agent = tf.Module()
+    agent.net, agent.target = builders.tiny(), builders.tiny()
+    source = _save_models(tmp_path / "checkpoints", agent=agent)
+    refused = export(source, tmp_path / "tiny", *TINY)
+    assert refused.code == 2
+    assert "'agent/net', 'agent/target'. Choose one with --weights agent/net" in " ".join(refused.err.split())
+    finished = export(source, tmp_path / "tiny", *TINY, "--weights", "agent/target")
+    assert finished.code == 0, finished.err
+    rows = np.eye(3, dtype=np.float32)
+    np.testing.assert_allclose(_serve(tmp_path / "tiny/1", features=rows), agent.target(rows).numpy(), atol=1e-6)
+
+
 def test_names_that_only_count_otherwise_do_not_choose_between_models(export: Export, tmp_path: Path) -> None:
     import keras
 

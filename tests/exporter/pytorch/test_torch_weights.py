@@ -67,6 +67,36 @@ def test_a_training_checkpoint_gives_its_step_and_leaves_out_the_rest(tmp_path: 
     assert (len(report.optimizer_state), report.other_models) == (18, {})
 
 
+@pytest.mark.parametrize(("weights", "averaged"), [("auto", True), ("model_ema", True), ("raw", False)])
+@pytest.mark.parametrize("inner", ["", "network."])
+def test_an_average_whose_names_lack_the_dots_is_found(
+    tmp_path: Path, inner: str, weights: str, averaged: bool
+) -> None:
+    parameters = dict(modules.tiny().named_parameters())
+    average = {name: value + 0.01 for name, value in trained().items() if name in parameters}
+    flat = {f"model_ema.{(inner + name).replace('.', '')}": value for name, value in average.items()}
+    counters = {"model_ema.decay": torch.tensor(0.99), "model_ema.num_updates": torch.tensor(5)}
+    saved = {"state_dict": {**prefixed(trained(), f"model.{inner}"), **flat, **counters}}
+    model, report = put(tmp_path, saved, weights=weights)
+    assert not report.problems
+    assert holds(model, {**trained(), **(average if averaged else {})})
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_quantized_weights_with_scales_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    weights = trained()
+    saved = {**weights, "hidden.weight": weights["hidden.weight"].to(dtype), "hidden.weight_scale": torch.ones(1)}
+    with pytest.raises(CheckpointMismatch, match=r"with a scale \(hidden.weight_scale\).*Multiply each weight"):
+        put(tmp_path, saved, allow_unused=("*scale",))
+
+
+def test_one_of_a_list_of_weights_is_taken_by_its_number(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"fit equally well: '0', '1'\. Choose one with --weights 0"):
+        put(tmp_path, [trained(1), trained(2)])
+    assert holds(put(tmp_path, [trained(1), trained(2)], weights="1")[0], trained(2))
+    assert holds(put(tmp_path, {"models": [trained(1), trained(2)]}, weights="models.0")[0], trained(1))
+
+
 @pytest.mark.parametrize(("weights", "averaged"), [("auto", True), ("ema", True), ("raw", False)])
 @pytest.mark.parametrize("key", ["ema", "model_ema", "state_dict_ema"])
 def test_averaged_weights_are_taken_unless_raw_ones_are_asked_for(

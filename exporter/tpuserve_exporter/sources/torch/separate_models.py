@@ -55,6 +55,29 @@ def separate(
     return {".".join(filter(None, (path, prefix[:-1]))): {**part, **rest} for prefix, part in kept.items()}
 
 
+def separate_average(
+    module: torch.nn.Module, path: str, tensors: Tensors, names: Mapping[str, str]
+) -> tuple[str, Tensors, Tensors]:
+    """Separate an average whose names lack the dots, as latent diffusion saves it: `model_ema.fc1weight`.
+
+    Return its path with its tensors by the module's names, and the other tensors. Without an average, the path is "".
+    It covers the parameters that are trained. `names` are the tensors' names after --rename.
+    """
+    trained = {name: value.shape for name, value in module.named_parameters() if value.requires_grad}
+    flat = {name.replace(".", ""): name for name in trained}
+    if len(flat) < len(trained) or not flat:
+        return "", {}, tensors
+    stored = {names[name]: name for name in tensors}
+    first = next(iter(flat))
+    for start in [name.removesuffix(first) for name in stored if name.endswith(first)]:
+        prefix, _, _ = start.rpartition(".")
+        found = {name: tensors[stored[start + one]] for one, name in flat.items() if start + one in stored}
+        if prefix and {name: value.shape for name, value in found.items()} == trained:
+            rest = {name: value for name, value in tensors.items() if not names[name].startswith(f"{prefix}.")}
+            return ".".join(filter(None, (path, prefix))), found, rest
+    return "", {}, tensors
+
+
 def _is_whole(shapes: Mapping[str, torch.Size], stored: Mapping[str, torch.Size], prefix: str) -> bool:
     return bool(shapes) and all(stored.get(prefix + name) == shape for name, shape in shapes.items())
 

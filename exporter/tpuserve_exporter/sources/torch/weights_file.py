@@ -29,6 +29,8 @@ _PROGRESS = ("train_state", "trainer_state", "progress")
 _UPDATES = "n_averaged"
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
+# A longer list has data, such as a replay buffer, and no models.
+_MOST_MODELS = 32
 # Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
 _PICKLES = 4
 _CODE_IN_IT = "Reading it could run code from the file, with all your rights"
@@ -221,11 +223,13 @@ def _count_updates(sets: Mapping[str, Mapping[str, torch.Tensor]], own: Mapping[
 
 
 def _walk(path: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - as saved
-    if not isinstance(node, Mapping):
-        return
-    yield path, node
-    if depth < _DEEPEST and not is_torch_optimizer(node):
-        for key, child in node.items():
+    """Yield the dictionaries within a dictionary or a list, with their paths (`models.0` for the first of a list)."""
+    if isinstance(node, Mapping):
+        yield path, node
+    is_list = isinstance(node, list | tuple) and len(node) <= _MOST_MODELS
+    children = node.items() if isinstance(node, Mapping) else enumerate(node) if is_list else ()
+    if depth < _DEEPEST and not (isinstance(node, Mapping) and is_torch_optimizer(node)):
+        for key, child in children:
             yield from _walk(f"{path}.{key}" if path else str(key), child, depth + 1)
 
 

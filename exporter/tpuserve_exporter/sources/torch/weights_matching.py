@@ -13,7 +13,13 @@ from tpuserve_exporter.options.export_options import WEIGHTS, ModelOptions, rena
 from tpuserve_exporter.sources.nearness import check_near, choose_compared, measure
 from tpuserve_exporter.sources.part_roles import Role, role_of
 from tpuserve_exporter.sources.torch.hugging_face_names import convert_names
-from tpuserve_exporter.sources.torch.separate_models import COUNTERS, list_prefixes, name_list, separate
+from tpuserve_exporter.sources.torch.separate_models import (
+    COUNTERS,
+    list_prefixes,
+    name_list,
+    separate,
+    separate_average,
+)
 from tpuserve_exporter.sources.torch.tensors import dtype_name
 from tpuserve_exporter.sources.torch.weights_file import WeightsFile
 from tpuserve_exporter.terms.adapters import is_adapter
@@ -29,6 +35,8 @@ _FOR_TRAINING = (
     "the weights are those for training, because the file was saved while its schedule-free optimizer was in training "
     "mode. Call the optimizer's eval() before torch.save"
 )
+# Ends of the names of scales next to weights of 8 bits.
+_SCALE = re.compile(r"_scale(_inv)?$")
 # Names of the modules that torch.compile, FSDP and activation checkpointing put around others.
 _WRAPPERS = re.compile(r"(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -63,6 +71,7 @@ def restore(module: torch.nn.Module, file: WeightsFile, options: ModelOptions) -
         notes.append(_FOR_TRAINING)
     report = _report(wanted, chosen, file, options, notes)
     _check_tied(wanted, chosen, file.name)
+    _check_scales(chosen, file.name)
     if report.problems:
         what = f"{file.name} does not fit the model that {options.builder or file.name} builds"
         unused = [one.name for one in report.of(Fate.UNUSED)]
@@ -89,7 +98,9 @@ def _list_sets(
     sets: dict[str, Tensors] = {path: named for path, one in file.lists.items() if (named := name_list(module, one))}
     for path, tensors in file.sets.items():
         names = dict(zip(tensors, _rename(tensors, file, options), strict=True))
-        sets |= separate(wanted, path, tensors, names, options.allow_unused)
+        average, found, others = separate_average(module, path, tensors, names)
+        sets |= {average: found} if average else {}
+        sets |= separate(wanted, path, others, names, options.allow_unused)
     return sets
 
 
@@ -133,10 +144,12 @@ def _choose(
 
 
 def _take_named(wanted: Tensors, matched: Mapping[str, Matching], file: WeightsFile, name: str) -> Matching:
-    """Return the set that --weights names. Raises CheckpointMismatch if there is none."""
-    if name not in matched:
-        there = ", ".join(map(_quote, matched))
+    """Return the set that --weights names, by its path or the end of it. Raises CheckpointMismatch if there is none."""
+    ends = [path for path in matched if path == name or path.endswith(f".{name}")]
+    if name not in ends and len(ends) != 1:
+        there = ", ".join(map(_quote, ends or matched))
         raise CheckpointMismatch(f"--weights {name}: {file.name} has no set of this name. It has {there}")
+    name = name if name in ends else ends[0]
     best = matched[name]
     raw = _list_trained({path: one for path, one in matched.items() if path != name})
     complete = best.role is Role.AVERAGE and raw
@@ -265,6 +278,19 @@ def _check_tied(wanted: Tensors, chosen: Matching, file: str) -> None:
             raise CheckpointMismatch(
                 f"the builder shares one parameter between {other} and {name}, but {file} has different values for "
                 "them. Build the model with two parameters (such as tie_word_embeddings=False)"
+            )
+
+
+def _check_scales(chosen: Matching, file: str) -> None:
+    """Raise CheckpointMismatch if the file has scales of quantized weights, which a cast of these would ignore."""
+    quantized = {name for name, tensor in chosen.pairs.items() if tensor.element_size() == 1 and tensor.ndim > 1}
+    for scale in chosen.leftover if quantized else ():
+        base = _SCALE.sub("", scale)
+        if base != scale and any(f".{base}".endswith(f".{name}") for name in quantized):
+            raise CheckpointMismatch(
+                f"{file} has quantized weights with a scale ({scale}), which the model itself lacks. Multiply each "
+                "weight by its scale, and export the result: model.dequantize().save_pretrained(DIR) in transformers, "
+                "or torch.save of the state_dict with the products"
             )
 
 

@@ -163,13 +163,38 @@ def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, want
     it if the checkpoint does not have the `wanted` weights.
     """
     roots = {**graph.models(), "": ROOT}  # the root last, if no single model fits as well
+    inner = graph.inner_models()
+    if wanted in inner:
+        roots[wanted] = inner[wanted]
     best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
     # One part of a module may share as many variables with the model as the whole module.
     best = max(best_of_each, key=lambda candidate: (candidate.fit(weights), len(candidate.pairs)))
+    if (best.leftover or best.same_shape(weights) < len(weights)) and wanted in WEIGHTS:
+        _refuse_inner(model, weights, graph, inner, best)
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
     chosen = _choose(tied, graph, wanted) if wanted in WEIGHTS else _find_named(best_of_each, graph, wanted)
     rivals = tuple(one.root for one in tied if one is not chosen)
     return _average(replace(chosen, rivals=rivals), tied, graph, wanted)
+
+
+def _refuse_inner(
+    model: Any,  # noqa: ANN401 - anything trackable
+    weights: Sequence[ModelVariable],
+    graph: ObjectGraph,
+    inner: Mapping[str, int],
+    best: Matching,
+) -> None:
+    """Raise CheckpointMismatch if models within other objects fit: the network of an agent, and its target.
+
+    A single one may be a part of the `best` match, whose other variables --allow-unused ignores.
+    """
+    matched = (_match_root(model, weights, graph, name, node) for name, node in inner.items())
+    fitting = [one.root for one in matched if one.same_shape(weights) == len(weights) and not one.leftover]
+    if len(fitting) > 1 or (fitting and best.same_shape(weights) < len(weights)):
+        names = ", ".join(f"'{name}'" for name in fitting)
+        raise CheckpointMismatch(
+            f"{graph.prefix.name} has the model within another object: {names}. Choose one with --weights {fitting[0]}"
+        )
 
 
 def _find_named(matched: Sequence[Matching], graph: ObjectGraph, wanted: Weights) -> Matching:

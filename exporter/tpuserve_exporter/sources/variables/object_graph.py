@@ -124,6 +124,16 @@ class ObjectGraph:
         children = self.children[ROOT].items()
         return {name: child for name, child in children if name not in without and child not in self.variables}
 
+    def inner_models(self) -> dict[str, int]:
+        """Return the children of the root's models by path (`agent/net`), without optimizers and bare variables."""
+        without = _OPTIMIZER_EDGES | _BOOKKEEPING_EDGES
+        return {
+            f"{outer}/{name}": child
+            for outer, node in self.models().items()
+            for name, child in self.children[node].items()
+            if name not in without and child not in self.variables
+        }
+
     def optimizer_variables(self) -> dict[int, StoredVariable]:
         """Return the variables that only an optimizer holds, and its slots."""
         others = set(self.reachable(ROOT, _OPTIMIZER_EDGES))
