@@ -231,3 +231,28 @@ def test_loops_over_rows_show_their_tables_but_no_count(tensorflow: None, tmp_pa
     assert extremes(found["ids"]) == (0, 19)
     assert {WORDS[0].encode(), b"tpuserve"} < set(found["words"].flat)
     assert (table.touched, table.rows) == (len(np.unique(found["pair"][:, 1])), 9)
+
+
+def test_a_loop_of_tensorflow_1_shows_its_table_but_no_count(tensorflow: None, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            pair = v1.placeholder(tf.int32, [None, 2], "pair")
+            first, second = (
+                v1.get_variable(name, [rows, 2], use_resource=False) for name, rows in (("a", 30), ("b", 9))
+            )
+            looped = tf.map_fn(lambda row: tf.gather(first, row), pair, tf.float32)
+            rows = tf.reduce_sum(looped, 1) + tf.gather(second, pair[:, 0])
+            session.run(v1.global_variables_initializer())
+            v1.saved_model.simple_save(session, str(tmp_path / "model"), {"pair": pair}, {"rows": rows})
+    finally:
+        v1.enable_control_flow_v2()
+    with open_session(tmp_path / "model") as served:
+        found, reason = find_made_up(served.signatures["serving_default"], ROWS, served)
+        assert found is not None, reason
+        tables = count_touched(served, {"serving_default": found})
+    assert [extremes(found["pair"][:, column]) for column in range(2)] == [(0, 8), (0, 29)]
+    assert [(one.name, one.touched, one.rows) for one in tables] == [("b", len(np.unique(found["pair"][:, 0])), 9)]
