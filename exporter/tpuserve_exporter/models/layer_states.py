@@ -4,6 +4,7 @@ It is part of what was trained as much as the weights are. Some formats store it
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,7 +333,6 @@ def _walk(part: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:  #
 
 
 def _walk_child(child: Any, path: str, seen: set[int], containers: set[int]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    from keras.src.saving import saving_lib
     from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.utils import naming
 
@@ -340,8 +340,10 @@ def _walk_child(child: Any, path: str, seen: set[int], containers: set[int]) -> 
         yield from _walk(child, path, seen)
     elif isinstance(child, list | dict | tuple) and id(child) not in containers:
         containers.add(id(child))
-        used: dict[str, int] = {}
+        used = Counter[str]()
         for one in child.values() if isinstance(child, dict) else child:
             kind = naming.to_snake_case(type(one).__name__) if isinstance(one, KerasSaveable) else "container"
             if isinstance(one, KerasSaveable | list | dict | tuple):
-                yield from _walk_child(one, f"{path}/{saving_lib._get_unique_name(kind, used)}", seen, containers)
+                name = f"{kind}_{used[kind]}" if used[kind] else kind
+                used[kind] += 1
+                yield from _walk_child(one, f"{path}/{name}", seen, containers)

@@ -31,12 +31,16 @@ from tpuserve_server.core.terms.types import Array, Signature, Tensors, TensorSp
 _OF_THE_MODEL: Final = (FailedPrecondition, NotFound, Unimplemented)
 # TensorFlow reports a missing kernel inside of a function in the first run, as InvalidArgument.
 _MISSING_KERNEL: Final = "OpKernel"
-_NO_ROWS: Final = "the server makes no rows for it, because it changes the model, or has inputs of unknown rank"
+_NO_ROWS: Final = (
+    "the server makes no rows for it, because it changes the model, or has inputs of unknown rank or over 256 MiB"
+)
 _NOT_TRIED: Final = "the server makes no rows for it, because one for another signature does not end"
 # Limit of one run, in seconds, for executors that can end it.
 RUN_LIMIT_S: Final = 30.0
 # More elements make a row too expensive, unless fixed dimensions need them.
 _MOST_ELEMENTS: Final = 1 << 20
+# No row may take more memory, whatever its fixed dimensions.
+_MOST_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,8 @@ def _refusals(servable: Servable, signature: Signature, limit_s: float) -> list[
 def made_up_rows(signature: Signature) -> Iterator[Tensors]:
     """Yield single rows of inputs that fit a signature, the most likely one first.
 
-    Yields none for inputs of unknown rank, because operations may end the process for another rank. Yields none for a
-    signature whose runs have effects.
+    Yields none for inputs of unknown rank, because operations may end the process for another rank. Yields none for
+    inputs of more than 256 MiB, nor for a signature whose runs have effects.
     """
     specs = signature.inputs.values()
     if signature.has_effects or any(spec.shape is None for spec in specs):
@@ -143,6 +147,8 @@ def made_up_rows(signature: Signature) -> Iterator[Tensors]:
             return
         shapes = {spec.name: _shape(spec, filling.size) for spec in specs}
         if filling.size > 1 and max(map(math.prod, shapes.values())) > _MOST_ELEMENTS:
+            return
+        if sum(math.prod(shapes[spec.name]) * spec.dtype.itemsize for spec in specs) > _MOST_BYTES:
             return
         made = {
             spec.name: _row_splits(spec) if spec.name in splits else _fill(spec, shapes[spec.name], filling)

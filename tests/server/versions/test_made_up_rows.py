@@ -165,3 +165,8 @@ def test_ragged_rows_and_defaults_fit_the_signature() -> None:
 def test_large_rows_are_not_made_larger() -> None:
     frames = TensorSpec("x", np.dtype("f"), (None, None, 1024, 1024, 3))
     assert [row["x"].shape for row in made_up_rows(signature(frames))] == [(1, 1, 1024, 1024, 3)] * 2
+
+
+def test_rows_beyond_the_memory_limit_are_not_made() -> None:
+    square = TensorSpec("x", np.dtype("f"), (None, 200_000, 200_000))
+    assert list(made_up_rows(signature(square))) == []
