@@ -125,6 +125,15 @@ def test_formats_without_vocabularies_say_so(save: Save, name: str) -> None:
     assert "text_vectorization/vocabulary has no value" in refuse(folder / name, "text")
 
 
+@pytest.mark.parametrize("name", ["model.weights.h5", "ck"])
+def test_constants_of_the_code_need_no_format_that_holds_them(save: Save, name: str) -> None:
+    from tests.exporter import state_builders
+
+    opened = open_with(save(state_builders.scaled()) / name, "scaled")
+    assert opened.restore is not None
+    assert "does not hold normalization/mean_and_variance (2 values)" in opened.restore.notes[0]
+
+
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
 def test_layers_in_another_order_do_not_exchange_their_weights(save: Save, name: str) -> None:
     import keras

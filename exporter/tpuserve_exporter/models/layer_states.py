@@ -60,6 +60,8 @@ class LayerState:
     # The layer's own methods read its saved value, which replaces any other. They may need the layer's variables.
     reads_itself: ClassVar[bool] = False
     needs_variables: ClassVar[bool] = False
+    # The code gives the value, and no training changes it: a format that does not hold it is no reason to refuse.
+    is_setting: ClassVar[bool] = False
 
     name: str
     path: str
@@ -170,6 +172,8 @@ class BinBoundaries(LayerState):
 
 class Constants(LayerState):
     """Mean and variance that were given to a Normalization layer. Adapted ones are variables."""
+
+    is_setting = True
 
     def read(self) -> tuple[float, ...]:
         return _flatten(self.layer.input_mean, self.layer.input_variance)

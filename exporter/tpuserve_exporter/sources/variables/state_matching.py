@@ -64,7 +64,7 @@ def _compare(state: LayerState, saved: SavedLayers) -> Entry:
     own, stored = state.read(), state.find(saved)
     if stored is None:
         fate = Fate.EMPTY if own is None else Fate.UNHELD
-        return Entry(state.name, fate, None if own is None else state.describe(own))
+        return Entry(state.name, fate, None if own is None else state.describe(own), allowed=state.is_setting)
     if own == stored or state.reads_itself:
         return Entry(state.name, Fate.MATCHED, state.describe(own), state.describe(stored), origin=Origin(state.kind))
     place = next((index for index, (a, b) in enumerate(zip(own or (), stored, strict=False)) if a != b), None)
