@@ -294,5 +294,5 @@ def find_missing_values(graph: Graph, version_path: Path) -> MissingValues | Non
     if not restores and any("variable" in state.kind for states in found.values() for state in states):
         text = f"{describe_unassigned(found)}, but it has no {_CHECKPOINT}. Copy or export the version again"
     else:
-        text = f"{explain_unassigned(found)}. Export the SavedModel with tpuserve export, which mends some"
+        text = f"{explain_unassigned(found)}. tpuserve export repairs it if Python finds the values"
     return MissingValues(text, DEFAULT_SIGNATURE_NAME in found or len(found) == len(runs.signatures(graph.rest)))

@@ -149,7 +149,7 @@ def test_a_variable_without_value_fails_the_load_by_name(tmp_path: Path, caplog:
     path = save_unassigned(tmp_path / "1")
     missing = (
         "signature 'serving_default' reads the variable 'bias', which neither the checkpoint nor an initialiser "
-        "assigns. Export the SavedModel with tpuserve export, which mends some"
+        "assigns. tpuserve export repairs it if Python finds the values"
     )
     with pytest.raises(FailedPrecondition) as caught:
         load(path)
