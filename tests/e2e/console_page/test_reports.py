@@ -69,16 +69,16 @@ def see(browser: WebDriver, url: str, scheme: Literal["light", "dark"]) -> dict[
     return seen
 
 
-@pytest.mark.parametrize(("number", "has_charts"), [(0, True), (1, False), (2, True)])
+@pytest.mark.parametrize("number", range(3))
 def test_report_looks_from_the_server_as_from_a_file(
-    browser: WebDriver, site: RunningServer, reports: dict[str, Path], number: int, has_charts: bool
+    browser: WebDriver, site: RunningServer, reports: dict[str, Path], number: int
 ) -> None:
     path = list(reports.values())[number]
     colors = set()
     for scheme in SCHEMES:
         served = see(browser, f"{site.rest}/console/reports/digits/1/{path.name}", scheme)
         assert served == see(browser, path.as_uri(), scheme)
-        assert bool(browser.evaluate(CHARTS)) is has_charts
+        assert browser.evaluate(CHARTS)
         colors.add(served["color"])
     assert len(colors) == 2
 

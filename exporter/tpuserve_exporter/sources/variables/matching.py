@@ -169,7 +169,8 @@ def match(model: Any, weights: Sequence[ModelVariable], graph: ObjectGraph, want
     best_of_each = [_match_root(model, weights, graph, name, node) for name, node in roots.items()]
     # One part of a module may share as many variables with the model as the whole module.
     best = max(best_of_each, key=lambda candidate: (candidate.fit(weights), len(candidate.pairs)))
-    if (best.leftover or best.same_shape(weights) < len(weights)) and wanted in WEIGHTS:
+    # Any object fits a model without variables.
+    if weights and (best.leftover or best.same_shape(weights) < len(weights)) and wanted in WEIGHTS:
         _refuse_inner(model, weights, graph, inner, best)
     tied = [best, *(one for one in best_of_each if _is_rival(one, best, weights))]
     chosen = _choose(tied, graph, wanted) if wanted in WEIGHTS else _find_named(best_of_each, graph, wanted)
