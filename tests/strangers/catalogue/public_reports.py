@@ -31,9 +31,8 @@ def _stranger(
     )
 
 
-def _keras(source: str, path: str, builder: str, refusal: Refusal | None = None, warning: str = "") -> Export:
-    options = ("--model", f"{MODELS}_keras:{builder}", *BATCH_SIZES)
-    return Export(source, path, options, refusal=refusal, warning=warning)
+def _keras(source: str, path: str, builder: str, refusal: Refusal | None = None) -> Export:
+    return Export(source, path, ("--model", f"{MODELS}_keras:{builder}", *BATCH_SIZES), refusal=refusal)
 
 
 def _jax(builder: str, *inputs: str, options: tuple[str, ...] = (), refusal: Refusal | None = None) -> Export:
@@ -67,7 +66,12 @@ STRANGERS = (
         "padded_words",
         "tensorflow/serving#656",
         KERAS,
-        _keras("TF2 checkpoint", "checkpoints", "padded_words", warning="does not hold string_lookup/vocabulary"),
+        Export(
+            "TF2 checkpoint",
+            "checkpoints",
+            ("--model", f"{MODELS}_keras:padded_words", "--allow-missing", "*/vocabulary", *BATCH_SIZES),
+            warning="does not hold string_lookup/vocabulary",
+        ),
     ),
     _stranger(
         "keras",
