@@ -40,8 +40,8 @@ _ASSIGN_NOTHING: Final = _READS | _NEUTRAL | _PASSING | _CHOOSING
 # Begins of the names of operations that assign to their first input.
 _ASSIGNS: Final = ("Assign", "InitializeTable", "LookupTableI", "Resource")
 _MAX_DEPTH: Final = 64
-# Maximum number of steps of a search, for each node of the graph and for any graph. A step takes less than 1 us. Honest
-# graphs need fewer than ten for each node.
+# Maximum number of steps of a search, for each node of the graph and for any graph. A step takes less than 1 us. Graphs
+# of real models need fewer than ten for each node.
 _STEPS_OF_NODE: Final = 20
 _STEPS_OF_GRAPH: Final = 1 << 17
 _MOST_SHOWN: Final = 5
@@ -68,7 +68,7 @@ def find_unassigned(graph: Graph, *, restores: bool = True) -> dict[str, tuple[S
     """Return what each signature reads and nothing assigns. Other signatures are not in the result.
 
     `restores` is False for a SavedModel without the files of its variables. Takes about 10 us for each node; blocks.
-    The search gives up graphs that take much longer, such as forged ones, and finds nothing in them.
+    The search ends without a result if a graph takes much longer, as a forged one may.
     """
     try:
         found = _find(graph, restores=restores)
@@ -126,7 +126,7 @@ def _of_kind(kind: str, names: list[str]) -> str:
 
 
 class _TooManyStepsError(Exception):
-    """The graph has paths that are too long together."""
+    """The search would take more steps than its limit."""
 
 
 @dataclass(slots=True)

@@ -68,13 +68,18 @@ def serve_torch(model: TorchModel, outputs: Outputs, options: ModelOptions) -> S
     """Convert a torch model to a served function. Raises OptionConflict, CannotLower and BuilderFailed."""
     lowered = _Lowered(model, outputs, options.compute_dtype, options.batch_sizes[0])
     params = {name: to_numpy(tensor) for name, tensor in lowered.state().items()}
-    function = JaxFunction(lowered.call, params, model.inputs, traced=True, limits=lowered.limits())
+    function = JaxFunction(lowered.call, params, model.inputs, traced=True).limited(lowered.limits)
+    if model.limit is not None:
+        function = function.limited(dict.fromkeys(function.lengths, model.limit))
     served = serve_jax(function, Variables.of(params), options.batch_sizes, options.sequences.longest)
     return replace(served, function=_with_dtypes(served.function, outputs.dtypes))
 
 
 class _Lowered:
-    """A model's lowered programs: one for any number of rows or, if torch fixes it, one for each requested number."""
+    """A model's lowered programs: one for any number of rows or, if torch fixes it, one for each requested number.
+
+    `limits` has the largest size of each free dimension that the model's code limits.
+    """
 
     def __init__(self, model: TorchModel, outputs: Outputs, dtype: ComputeDtype, rows: int) -> None:
         self._model = model
@@ -90,13 +95,7 @@ class _Lowered:
         else:
             self._free = lower(program, dtype)
         self._names = set(state_names(program))
-        self._limits = limits_of(program, model.inputs)
-
-    def limits(self) -> dict[str, int]:
-        """Return the largest size of each free dimension that has one, by the model's code or its configuration."""
-        names = (name for one in self._model.inputs.values() for name in one.lengths)
-        known = {} if self._model.limit is None else dict.fromkeys(names, self._model.limit)
-        return {**known, **{name: min(limit, known.get(name, limit)) for name, limit in self._limits.items()}}
+        self.limits = limits_of(program, model.inputs)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the parameters and buffers that the programs read, by their names there."""

@@ -29,7 +29,7 @@ _PROGRESS = ("train_state", "trainer_state", "progress")
 _UPDATES = "n_averaged"
 _UNSAFE_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _DEEPEST = 3
-# A longer list has data, such as a replay buffer, and no models.
+# The reader ignores longer lists: they hold data, such as a replay buffer.
 _MOST_MODELS = 32
 # Files before torch 1.6 start with a magic number, two pickles on the system, and the saved object.
 _PICKLES = 4

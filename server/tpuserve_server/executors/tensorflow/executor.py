@@ -339,7 +339,7 @@ class TensorFlowServable:
         self._session = session
         self._run_options = options
         self._least_sizes = facts.least_sizes
-        # Signatures whose runs may never end, and of which none has ended in time.
+        # Signatures whose runs may never end. A run that ends within its limit removes its signature.
         self._endless = set(facts.endless)
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()

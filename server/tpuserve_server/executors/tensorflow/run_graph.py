@@ -271,7 +271,7 @@ def check_operations(graphs: Sequence[Graph], tags: Collection[str], allowed: Co
 
 @dataclass(frozen=True, slots=True)
 class MissingValues:
-    """Signatures that cannot answer, because they read variables or tables without values, as a text.
+    """The signatures of a version that read variables or tables without values, named in `text`.
 
     `fails_version` is True if one of them is the default signature, or if there is no other signature.
     """
