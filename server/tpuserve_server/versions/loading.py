@@ -18,6 +18,7 @@ from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
+from tpuserve_server.core.system.memory import mapping_allocations, trim_memory
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument, counted
@@ -188,6 +189,9 @@ class VersionLoader:
         except BaseException:
             self._metrics.load_failed(servable=aspired.servable)
             raise
+        finally:
+            # A load may need several times the memory of its result.
+            trim_memory()
 
     def _fetch_and_load(self, aspired: AspiredVersion) -> LoadedVersion:
         started_s = self._clock.monotonic_s()
@@ -211,6 +215,8 @@ class VersionLoader:
             loaded.batcher.stop()
             loaded.servable.close()
         finally:
+            # Not in the background: it locks the allocator, and a low-priority thread could hold the lock for long.
+            trim_memory()
             if loaded.path is not None:
                 self._storage.release(loaded.path)
 
@@ -269,11 +275,12 @@ class VersionLoader:
         return loaded
 
     def _load_recorded(self, servable_id: ServableId, files: VersionFiles) -> RecordedServable:
-        if self._journal is None:
-            return RecordedServable(servable_id, self._executor.load(servable_id, files), self._metrics)
-        with self._journal.loading(servable_id, files.fingerprint) as entry:
-            servable = self._executor.load(servable_id, files)
-        return RecordedServable(servable_id, servable, self._metrics, self._journal, entry)
+        with mapping_allocations():
+            if self._journal is None:
+                return RecordedServable(servable_id, self._executor.load(servable_id, files), self._metrics)
+            with self._journal.loading(servable_id, files.fingerprint) as entry:
+                servable = self._executor.load(servable_id, files)
+            return RecordedServable(servable_id, servable, self._metrics, self._journal, entry)
 
     def _open_cache(
         self, servable_id: ServableId, max_bytes: int, why_not: str, undo: contextlib.ExitStack

@@ -1,4 +1,7 @@
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +45,49 @@ from tpuserve_server.versions.warmup_options import WarmupOptions
 
 ID = ServableId("m", 1)
 
+# A runtime that frees 64 MB in small pieces during the load, and as much at the end of the servable.
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from tests.support.fake_device import FakeExecutor, FakeServable, RecordingMetrics
+from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.models.loader import AspiredVersion
+from tpuserve_server.core.models.local_storage import LocalStorage
+from tpuserve_server.core.system.memory import keep_freed_memory
+from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.terms.storage import VersionLocation
+from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.versions.loading import LoadingOptions, VersionLoader
+from tpuserve_server.versions.manifest import missing_file
+
+keep_freed_memory()
+
+def pieces():
+    return [bytearray(b"x") * 2**16 for _ in range(2**10)]
+
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
+
+class Servable(FakeServable):
+    def close(self):
+        self.weights = None
+
+class Executor(FakeExecutor):
+    def load(self, servable_id, version):
+        servable, temporary = Servable(), pieces()
+        servable.weights = pieces()
+        return servable
+
+services = DeviceServices(SystemClock(), RecordingMetrics())
+loader = VersionLoader(LocalStorage(missing_file), Executor(), LoadingOptions(), services)
+Path(sys.argv[1], "saved_model.pb").write_bytes(b"")
+before_mb = resident_mb()
+loaded = loader.load(AspiredVersion(ServableId("m", 1), VersionLocation(sys.argv[1])))
+loaded_mb = resident_mb()
+loader.unload(loaded)
+print(60 < loaded_mb - before_mb < 90, resident_mb() - before_mb < 20)
+"""
+
 
 class Loads:
     """Loads with real TensorFlow, and unloads all remaining versions at the end."""
@@ -68,6 +114,14 @@ def load() -> Iterator[Loads]:
     yield loads
     for loader, loaded in loads.loaded:
         loader.unload(loaded)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="glibc on Linux")
+def test_memory_that_a_load_and_an_unload_free_returns_to_the_system(tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "True True", done.stderr
 
 
 def test_an_exported_version_is_batched_and_warmed_as_its_manifest_says(tmp_path: Path, load: Loads) -> None:

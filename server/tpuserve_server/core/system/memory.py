@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,13 +16,36 @@ from tpuserve_server.core.terms.errors import ResourceExhausted
 # Maximum wait for other loads. A load that hangs keeps its reservation.
 _LOAD_PATIENCE_S: Final = 60.0
 _GIB = 2**30
-# Files of control groups, version 2 and 1 (Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst):
-# limit, use, and the statistic of the page cache, which the kernel can reclaim.
-_CGROUP_FILES: Final = (
-    ("memory.max", "memory.current", ("inactive_file", "active_file")),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
+
+
+class _Cgroups(NamedTuple):
+    """A version of control groups (Linux, Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+
+    `mounted` is its directory, and `own` matches the line of /proc/self/cgroup with the group of this process
+    (cgroups(7)). The other fields are files with the limit and the use, and statistics of what the kernel can reclaim:
+    the page cache, and caches of the file system.
+    """
+
+    mounted: str
+    own: re.Pattern[str]
+    limit: str
+    used: str
+    reclaimable: tuple[str, ...]
+
+
+_CGROUPS: Final = (
+    _Cgroups(
+        "sys/fs/cgroup",
+        re.compile(r"^0::/(.*)$", re.MULTILINE),
+        "memory.max",
+        "memory.current",
+        ("inactive_file", "active_file", "slab_reclaimable"),
+    ),
+    _Cgroups(
+        "sys/fs/cgroup/memory",
+        re.compile(r"^\d+:(?:[^:\n]+,)?memory(?:,[^:\n]+)?:/(.*)$", re.MULTILINE),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
         ("total_inactive_file", "total_active_file"),
     ),
 )
@@ -31,10 +54,20 @@ _CGROUP_FILES: Final = (
 class HostMemory:
     """Free memory, shared by all loads. Thread-safe: `_changed` guards `_reserved_bytes`."""
 
-    def __init__(self, root: Path = Path("/"), *, patience_s: float = _LOAD_PATIENCE_S) -> None:
-        """Read files below `root`. `patience_s`: maximum wait for other loads."""
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        patience_s: float = _LOAD_PATIENCE_S,
+        release_freed: Callable[[], None] | None = None,
+    ) -> None:
+        """Read files below `root`. `patience_s`: maximum wait for other loads.
+
+        `release_freed` returns the process's freed memory to the system. None: `trim_memory`.
+        """
         self._root = root
         self._patience_s = patience_s
+        self._release_freed = release_freed or trim_memory
         self._changed = threading.Condition()
         self._reserved_bytes = 0
 
@@ -46,7 +79,12 @@ class HostMemory:
             ResourceExhausted: less memory is free.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._fits(size_bytes), self._patience_s)
+            if not self._fits(size_bytes + self._reserved_bytes):
+                # The C library keeps the memory of earlier batches. The system counts it as used.
+                self._release_freed()
+            self._changed.wait_for(
+                lambda: self._reserved_bytes == 0 or self._fits(size_bytes + self._reserved_bytes), self._patience_s
+            )
             free_bytes = self.free_bytes()
             if free_bytes is not None and size_bytes > free_bytes:
                 raise ResourceExhausted(
@@ -64,39 +102,37 @@ class HostMemory:
     def free_bytes(self) -> int | None:
         """Return the memory that this process can still use, or None if the system does not report it."""
         free = [self._machine_bytes()]
-        free += [self._cgroup_bytes(group, *files) for group in self._cgroups() for files in _CGROUP_FILES]
+        free += [self._cgroup_bytes(version, group) for version in _CGROUPS for group in self._groups(version)]
         return min((one for one in free if one is not None), default=None)
 
     def _fits(self, size_bytes: int) -> bool:
-        """Return whether a wait for other loads is useless or over."""
         free_bytes = self.free_bytes()
-        return free_bytes is None or self._reserved_bytes == 0 or size_bytes + self._reserved_bytes <= free_bytes
+        return free_bytes is None or size_bytes <= free_bytes
 
     def _machine_bytes(self) -> int | None:
         available = self._read_statistics("proc/meminfo").get("MemAvailable:")
         return None if available is None else available * 1024
 
-    def _cgroups(self) -> list[str]:
+    def _groups(self, version: _Cgroups) -> list[Path]:
         """Return the paths of this process's control group and of those around it. A container sees its own as root."""
         try:
-            lines = (self._root / "proc/self/cgroup").read_text().splitlines()
+            found = version.own.search((self._root / "proc/self/cgroup").read_text())
         except OSError:
-            lines = []
-        # The line of version 2 (cgroups(7)).
-        own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-        return [str(path) for path in (Path(own), *Path(own).parents)]
+            found = None
+        own = Path(found[1] if found else "")
+        return [own, *own.parents]
 
-    def _cgroup_bytes(self, group: str, limit: str, used: str, cached: tuple[str, ...]) -> int | None:
+    def _cgroup_bytes(self, version: _Cgroups, group: Path) -> int | None:
         """Return the free memory of a control group, or None if it has no limit."""
-        folder = self._root / "sys/fs/cgroup" / group
+        folder = self._root / version.mounted / group
         try:
-            limit_bytes = int((folder / limit).read_text())
-            used_bytes = int((folder / used).read_text())
+            limit_bytes = int((folder / version.limit).read_text())
+            used_bytes = int((folder / version.used).read_text())
         except (OSError, ValueError):
             # No such version of control groups, or no limit: `max`.
             return None
-        statistics = self._read_statistics(str(Path("sys/fs/cgroup", group, limit).parent / "memory.stat"))
-        return max(limit_bytes - used_bytes + sum(statistics.get(name, 0) for name in cached), 0)
+        statistics = self._read_statistics(str(Path(version.mounted, group, "memory.stat")))
+        return max(limit_bytes - used_bytes + sum(statistics.get(name, 0) for name in version.reclaimable), 0)
 
     def _read_statistics(self, file: str) -> dict[str, int]:
         try:
@@ -115,13 +151,51 @@ def total_size(*paths: Path) -> int:
 
 
 # Options of mallopt (malloc.h), and values with which glibc maps and unmaps nothing by itself.
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-_ALLOCATOR_OPTIONS: Final = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_MAX: 0, _ARENA_MAX: 1}
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
+# glibc maps allocations of this size while `mapping_allocations` is in force.
+_MAPPED_BYTES: Final = 2**20
+_ALLOCATOR_OPTIONS: Final = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_THRESHOLD: _MAPPED_BYTES, _MMAP_MAX: 0, _ARENA_MAX: 1}
+# Most mappings that the allocator makes. A process may have 65,530 of all kinds (vm.max_map_count).
+_MOST_MAPPED: Final = 2**14
 # Variables with which the operator sets such options.
 _OPERATORS_VARIABLES: Final = ("MALLOC_", "GLIBC_TUNABLES")
 
 # Objects that refer to freed bytes, such as tracebacks, are gone after this time.
 _TRIM_DELAY_S: Final = 1.0
+
+
+class _Allocator:
+    """Options of glibc's allocator. `_lock` guards the number of blocks that map allocations."""
+
+    def __init__(self) -> None:
+        self._set_option: Callable[[int, int], object] | None = None
+        self._lock = threading.Lock()
+        self._mapping = 0
+
+    def keep_freed(self) -> None:
+        if any(name.startswith(_OPERATORS_VARIABLES) for name in os.environ):
+            return
+        self._set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+        if self._set_option is not None:
+            for option, value in _ALLOCATOR_OPTIONS.items():
+                self._set_option(option, value)
+
+    @contextlib.contextmanager
+    def mapping(self) -> Iterator[None]:
+        self._change(1)
+        try:
+            yield
+        finally:
+            self._change(-1)
+
+    def _change(self, by: int) -> None:
+        with self._lock:
+            self._mapping += by
+            if self._set_option is not None:
+                self._set_option(_MMAP_MAX, _MOST_MAPPED if self._mapping else 0)
+
+
+_allocator: Final = _Allocator()
 
 
 def keep_freed_memory() -> None:
@@ -131,10 +205,16 @@ def keep_freed_memory() -> None:
     threads have at most 64 MB. Does nothing with another C library or allocator, or if the operator has set options of
     glibc.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None and not any(name.startswith(_OPERATORS_VARIABLES) for name in os.environ):
-        for option, value in _ALLOCATOR_OPTIONS.items():
-            set_option(option, value)
+    _allocator.keep_freed()
+
+
+def mapping_allocations() -> contextlib.AbstractContextManager[None]:
+    """Let glibc map each large allocation during the block, on all threads. Thread-safe.
+
+    Use it for allocations that live as long as a version. Freeing them returns them to the system at once. Memory in
+    the heap returns only by `trim_memory`, during which no thread can allocate: 0.2 s for 1 GB.
+    """
+    return _allocator.mapping()
 
 
 def trim_memory() -> None:

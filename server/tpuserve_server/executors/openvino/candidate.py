@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from tpuserve_formats.safety.graph import Graph, Node, read_graphs
-from tpuserve_server.core.system.memory import HostMemory, total_size, trim_memory
+from tpuserve_server.core.system.memory import HostMemory, total_size
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError
 from tpuserve_server.core.terms.servable import InFlight, Servable, VersionFiles
@@ -266,11 +266,10 @@ class OpenVinoServable:
         return CompletedRun(self._model.run(inputs, output_names))
 
     def close(self) -> None:
-        """Release both runtimes' memory."""
+        """Free both runtimes' memory."""
         self._model.close()
         if self._rest is not None:
             self._rest.close()
-        trim_memory()
 
 
 _log = logging.getLogger(__name__)
@@ -331,7 +330,6 @@ class TensorFlowOrOpenVino:
         else:
             _log.info("%s uses %s", servable_id, chosen.device)
             return chosen
-        trim_memory()
         _log.log(level, "%s uses TensorFlow, not OpenVINO: %s", servable_id, reason)
         return ChosenServable(loaded, f"{loaded.device}, not OpenVINO: {reason}")
 

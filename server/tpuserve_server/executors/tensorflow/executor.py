@@ -21,7 +21,7 @@ from tensorflow.python.framework.errors_impl import DeadlineExceededError, OpErr
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, RunOptions
 from tpuserve_formats.safety.graph import Body, Graph, read_graphs
-from tpuserve_server.core.system.memory import trim_memory
+from tpuserve_server.core.system.memory import mapping_allocations
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import run_limit_s
 from tpuserve_server.core.terms.errors import (
@@ -381,19 +381,19 @@ class TensorFlowServable:
         return CompletedRun(outputs)
 
     def close(self) -> None:
-        """Close the session, and return its memory to the system."""
+        """Close the session, which frees its memory."""
         run_in_background(self._session.close, "unload-tensorflow")
         # Last, because the closed session has released its part of each callable. Releasing them one by one earlier
         # would hold the interpreter's lock for 2.5 ms with a graph of a thousand nodes.
         self._callables.clear()
-        # Not in the background: it locks the allocator's arenas, and a low-priority thread could hold the locks for
-        # long.
-        trim_memory()
 
     def _add_callable(self, key: tuple[str, tuple[str, ...]]) -> SessionCallable:
         if len(self._callables) >= _MAX_CALLABLES:
             self._callables.popitem(last=False)
-        added = self._callables[key] = self._session.make_callable(self._callable_options(key, self._run_options))
+        # TensorFlow optimises the graph, and copies its constants.
+        with mapping_allocations():
+            added = self._session.make_callable(self._callable_options(key, self._run_options))
+        self._callables[key] = added
         return added
 
     def _callable_options(self, key: tuple[str, tuple[str, ...]], run_options: RunOptions) -> CallableOptions:

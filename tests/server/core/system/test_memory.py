@@ -61,6 +61,34 @@ def test_a_container_of_version_1_counts(tmp_path: Path) -> None:
     assert memory.free_bytes() == GIB + 9
 
 
+def test_a_service_of_version_1_counts(tmp_path: Path) -> None:
+    memory = make_memory(tmp_path)
+    write(tmp_path, "proc/self/cgroup", "5:devices:/x\n4:cpu,memory:/system.slice/tpuserve.service\n0::/\n")
+    write(tmp_path, "sys/fs/cgroup/memory/system.slice/tpuserve.service/memory.limit_in_bytes", f"{4 * GIB}\n")
+    write(tmp_path, "sys/fs/cgroup/memory/system.slice/tpuserve.service/memory.usage_in_bytes", f"{GIB}\n")
+    assert memory.free_bytes() == 3 * GIB
+
+
+def test_caches_of_the_file_system_can_be_reclaimed(tmp_path: Path) -> None:
+    memory = make_memory(tmp_path)
+    write(tmp_path, "sys/fs/cgroup/memory.max", f"{4 * GIB}\n")
+    write(tmp_path, "sys/fs/cgroup/memory.current", f"{3 * GIB}\n")
+    write(tmp_path, "sys/fs/cgroup/memory.stat", "slab_reclaimable 9\n")
+    assert memory.free_bytes() == GIB + 9
+
+
+def test_a_load_can_use_what_the_process_has_freed(tmp_path: Path) -> None:
+    def release() -> None:
+        make_memory(tmp_path, available_gib=12)
+
+    make_memory(tmp_path, available_gib=4)
+    memory = HostMemory(tmp_path, release_freed=release)
+    with memory.reserve(4 * GIB):
+        assert memory.free_bytes() == 4 * GIB
+    with memory.reserve(8 * GIB):
+        assert memory.free_bytes() == 12 * GIB
+
+
 def test_files_larger_than_the_free_memory_are_refused(tmp_path: Path) -> None:
     memory = make_memory(tmp_path)
     message = r"^the files to load have 10240\.0 GiB, and 8\.0 GiB of memory are free$"
@@ -145,6 +173,33 @@ def test_a_run_reuses_the_memory_of_the_last_one(mode: str, variables: dict[str,
     command = [sys.executable, "-c", PROGRAM, mode]
     done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected
+
+
+# A version's weights: 100 MB that outlive the block, freed after it.
+MAPPING_PROGRAM = """
+import resource
+from tpuserve_server.core.system.memory import keep_freed_memory, mapping_allocations
+keep_freed_memory()
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
+with mapping_allocations():
+    weights = bytearray(b"x") * 100_000_000
+    others = bytearray(b"x") * 100_000_000
+del weights
+freed_mb = resident_mb()
+others = bytearray(b"x") * 100_000_000
+batch = bytearray(b"x") * 100_000_000
+del batch
+print(freed_mb < 150, resident_mb() > 190)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="glibc on Linux")
+def test_weights_return_to_the_system_when_they_are_freed() -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    command = [sys.executable, "-c", MAPPING_PROGRAM]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True True"
 
 
 def test_what_is_there_at_the_start_is_never_collected_again() -> None:
