@@ -74,7 +74,9 @@ class House:
         both = EnsembleLoader(self.loader, for_server(self.service.acquire))
         self.manager = VersionManager(self.registry, both, CLOCK, LoadOptions(threads=4, max_retries=0))
         storage = LocalStorage(lambda path: "")
-        self.source = Source(storage, self.manager.aspire, poll_wait_s=0.01, on_pending=self.registry.expect)
+        self.source = Source(
+            storage, self.manager.aspire, poll_wait_s=0.01, clock=CLOCK, on_pending=self.registry.expect
+        )
         self.ensembles = EnsembleSource(self.registry, self.manager.aspire, self.registry.expect)
         self.models = ConfiguredModels(
             self.registry,

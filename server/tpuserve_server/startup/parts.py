@@ -165,7 +165,9 @@ class Models:
         loader = EnsembleLoader(loading.versions, for_server(service.acquire))
         manager = VersionManager(registry, loader, clock, settings.loading)
         poll_wait_s = settings.models.file_system_poll_wait_seconds
-        source = Source(loading.storage, manager.aspire, poll_wait_s=poll_wait_s, on_pending=registry.expect)
+        source = Source(
+            loading.storage, manager.aspire, poll_wait_s=poll_wait_s, clock=clock, on_pending=registry.expect
+        )
         ensembles = EnsembleSource(registry, manager.aspire, registry.expect)
         configured = ConfiguredModels(
             registry,

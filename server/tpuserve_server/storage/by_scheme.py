@@ -48,6 +48,10 @@ class StorageByScheme:
         """Implement Storage.fingerprint."""
         return self._of(location.uri).fingerprint(location)
 
+    def changed_unix_s(self, location: VersionLocation) -> float | None:
+        """Implement Storage.changed_unix_s."""
+        return self._of(location.uri).changed_unix_s(location)
+
     def missing(self, location: VersionLocation) -> str | None:
         """Implement Storage.missing."""
         return self._of(location.uri).missing(location)

@@ -7,10 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
 
+# Fields with the time of the last write: S3, GCS and Azure, plain file systems.
+_TIMES = ("LastModified", "updated", "last_modified", "mtime", "created")
 # Fields that change when an object is overwritten, the most reliable first: S3, GCS, Azure, plain file systems.
 _TAGS = ("ETag", "etag", "generation", "content_md5", "LastModified", "updated", "last_modified", "mtime", "created")
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
@@ -20,8 +23,8 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 class StoredObject:
     """Object in a listing. `name` is relative to the listed URI; `key` is the store's, including the bucket.
 
-    `tag` changes when the object is overwritten. `md5` and `crc32c` are hashes of its contents, or None if the store
-    reports none.
+    `tag` changes when the object is overwritten. `md5` and `crc32c` are hashes of its contents, and `written_unix_s` is
+    the time of its last write, or None if the store reports none.
     """
 
     name: str
@@ -30,12 +33,14 @@ class StoredObject:
     tag: str
     md5: bytes | None = None
     crc32c: bytes | None = None
+    written_unix_s: float | None = None
 
     @classmethod
     def from_listing(cls, name: str, info: Mapping[str, Any]) -> Self:
         """Create an object from an entry of an fsspec listing with details."""
         tag = next((str(info[field]) for field in _TAGS if info.get(field) is not None), "")
-        return cls(name, str(info["name"]), int(info["size"] or 0), tag, _md5(info), _base64(info.get("crc32c")))
+        size_bytes, crc32c = int(info["size"] or 0), _base64(info.get("crc32c"))
+        return cls(name, str(info["name"]), size_bytes, tag, _md5(info), crc32c, _written_unix_s(info))
 
 
 def _md5(info: Mapping[str, Any]) -> bytes | None:
@@ -44,6 +49,18 @@ def _md5(info: Mapping[str, Any]) -> bytes | None:
         match = _MD5.fullmatch(str(info["ETag"]))
         return bytes.fromhex(match[1]) if match else None
     return _base64(info.get("md5Hash"))
+
+
+def _written_unix_s(info: Mapping[str, Any]) -> float | None:
+    value = next((info[field] for field in _TIMES if info.get(field) is not None), None)
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    if isinstance(moment, datetime):
+        # fsspec's file systems give UTC if they give no zone.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return float(moment) if isinstance(moment, int | float) else None
 
 
 def _base64(value: object) -> bytes | None:

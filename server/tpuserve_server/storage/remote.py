@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.models.local_storage import MAX_DEPTH, MAX_ENTRIES
@@ -23,6 +23,10 @@ _Query = TypeVar("_Query", bound=Hashable)
 _Result = TypeVar("_Result")
 
 
+# Bound of the threads. A store that hangs keeps each of them until the timeout of its library.
+_MOST_IN_PROGRESS: Final = 64
+
+
 class StoreUnavailable(OSError):
     """Error of a store that is unavailable. The message gives the reason, with the same text at each poll."""
 
@@ -30,9 +34,9 @@ class StoreUnavailable(OSError):
 class Listings(Generic[_Query, _Result]):
     """Queries of stores, such as the listing of a base path. Each key has at most one query, on a separate thread.
 
-    The polling thread queries one model after another, and a store that hangs must not delay the other models. A caller
+    A polling thread queries one model after another, and a store that hangs must not delay the other models. A caller
     therefore waits at most `patience_s` seconds. The next caller gets the late result. While it is still missing, the
-    next caller gets StoreUnavailable at once.
+    next caller gets StoreUnavailable at once. While `_MOST_IN_PROGRESS` queries have no result, all others get it, too.
 
     `_lock` guards `_in_progress`, and `_failures` with the reasons.
     """
@@ -53,13 +57,21 @@ class Listings(Generic[_Query, _Result]):
         """
         with self._lock:
             in_progress = self._in_progress.get(query)
+            if in_progress is None and self._hangs():
+                raise self._not_yet(query)
             future = in_progress or self._begin(query)
         wait([future], 0 if in_progress else self._patience_s)
         if not future.done():
             with self._lock:
-                # Repeat the last reason, if there is one: the poller logs only a new reason.
-                raise StoreUnavailable(self._failures.setdefault(query, "the store has not responded yet"))
+                raise self._not_yet(query)
         return self._end(query, future)
+
+    def _hangs(self) -> bool:
+        return sum(not future.done() for future in self._in_progress.values()) >= _MOST_IN_PROGRESS
+
+    def _not_yet(self, query: _Query) -> StoreUnavailable:
+        # Repeat the last reason, if there is one: the poller logs only a new reason.
+        return StoreUnavailable(self._failures.setdefault(query, "the store has not responded yet"))
 
     def _begin(self, query: _Query) -> "Future[_Result]":
         future: Future[_Result] = Future()
@@ -115,6 +127,11 @@ class _Version:
         return sum(stored.size_bytes for stored in self.objects)
 
     @property
+    def changed_unix_s(self) -> float | None:
+        times = [stored.written_unix_s for stored in self.objects if stored.written_unix_s is not None]
+        return max(times) if times and len(times) == len(self.objects) else None
+
+    @property
     def refusal(self) -> str:
         if len(self.objects) > MAX_ENTRIES:
             return f"the version has {len(self.objects)} objects; the limit is {MAX_ENTRIES}"
@@ -124,6 +141,18 @@ class _Version:
     @property
     def manifest(self) -> StoredObject | None:
         return next((stored for stored in self.objects if stored.name == str(MANIFEST_FILE)), None)
+
+
+@dataclass(slots=True)
+class _BasePath:
+    """Base path as last listed: its versions by URI, and the file that makes it a version itself, or "".
+
+    `manifests` are those that were read, by the URI of the version, with the listed object.
+    """
+
+    versions: Mapping[str, _Version]
+    version_file: str
+    manifests: dict[str, tuple[StoredObject, Manifest | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +180,7 @@ class _ManifestAt:
 class RemoteStorage:
     """Storage in object stores, by the scheme of a base path. One listing per poll serves all queries about a version.
 
-    `_lock` guards `_stores`, `_versions` (by URI, as last listed), `_version_files` (of base paths without versions)
-    and `_manifests` (by URI, with the listed object).
+    `_lock` guards `_stores` and `_base_paths` (by URI).
     """
 
     def __init__(self, cache: VersionCache, model_files: ModelFiles, *, patience_s: float = _PATIENCE_S) -> None:
@@ -165,9 +193,7 @@ class RemoteStorage:
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
         self._lock = threading.Lock()
         self._stores: dict[str, ObjectStore] = {}
-        self._versions: dict[str, _Version] = {}
-        self._version_files: dict[str, str] = {}
-        self._manifests: dict[str, tuple[StoredObject, Manifest | None]] = {}
+        self._base_paths: dict[str, _BasePath] = {}
         self._stop = threading.Event()
 
     def close(self) -> None:
@@ -209,15 +235,18 @@ class RemoteStorage:
             # The base path is itself a version.
             wanted = {base: _Version(tuple(objects))}
         with self._lock:
-            self._version_files[base] = file
-            others = {uri: known for uri, known in self._versions.items() if not _is_in(uri, base)}
-            self._versions = others | wanted
-            self._manifests = {uri: read for uri, read in self._manifests.items() if uri in self._versions}
+            known = self._base_paths.get(base)
+            read = {} if known is None else {uri: read for uri, read in known.manifests.items() if uri in wanted}
+            self._base_paths[base] = _BasePath(wanted, file, read)
         return locations
 
     def fingerprint(self, location: VersionLocation) -> str:
         """Implement Storage.fingerprint for the last listing."""
         return self._version(location).fingerprint
+
+    def changed_unix_s(self, location: VersionLocation) -> float | None:
+        """Implement Storage.changed_unix_s for the last listing."""
+        return self._version(location).changed_unix_s
 
     def missing(self, location: VersionLocation) -> str | None:
         """Implement Storage.missing. Without a manifest, check for the files that every model has.
@@ -243,7 +272,8 @@ class RemoteStorage:
     def find_version_file(self, base_path: str) -> str:
         """Implement Storage.find_version_file for the last listing."""
         with self._lock:
-            return self._version_files.get(base_path.rstrip("/"), "")
+            known = self._base_paths.get(base_path.rstrip("/"))
+        return "" if known is None else known.version_file
 
     def fetch(self, location: VersionLocation) -> Path:
         """Implement Storage.fetch. The result is the copy in the cache, which is created if it is missing."""
@@ -285,21 +315,27 @@ class RemoteStorage:
         return hashes
 
     def _version(self, location: VersionLocation) -> _Version:
+        return self._base_path(location).versions[location.uri]
+
+    def _base_path(self, location: VersionLocation) -> _BasePath:
+        """Return the listed base path of a version, which may be the version itself."""
         with self._lock:
-            version = self._versions.get(location.uri)
-        if version is None:
+            known = (self._base_paths.get(base) for base in (location.uri.rpartition("/")[0], location.uri))
+            found = next((base for base in known if base is not None and location.uri in base.versions), None)
+        if found is None:
             raise FileNotFoundError(f"{location} is not in the store's last listing")
-        return version
+        return found
 
     def _manifest(self, location: VersionLocation, stored: StoredObject) -> Manifest | None:
         """Return the version's manifest, or None if it is invalid. Read it again only after a change."""
+        base_path = self._base_path(location)
         with self._lock:
-            known = self._manifests.get(location.uri)
+            known = base_path.manifests.get(location.uri)
         if known is not None and known[0] == stored:
             return known[1]
         manifest = self._manifest_reads.get(_ManifestAt(location.uri, self._store(location.uri), stored))
         with self._lock:
-            self._manifests[location.uri] = (stored, manifest)
+            base_path.manifests[location.uri] = (stored, manifest)
         return manifest
 
     def _list_objects(self, base_path: str) -> Sequence[StoredObject] | None:
@@ -316,11 +352,6 @@ class RemoteStorage:
             if store is None:
                 store = self._stores[scheme] = ObjectStore(scheme)
         return store
-
-
-def _is_in(uri: str, base: str) -> bool:
-    """Return whether a version is in a base path, or is the base path itself."""
-    return base in (uri, uri.rpartition("/")[0])
 
 
 def _is_unfinished(version: _Version) -> bool:

@@ -49,6 +49,10 @@ class LocalStorage:
         """Return a digest of the names, sizes and times of all files, readable or not."""
         return VersionTree.read(Path(location.uri)).fingerprint
 
+    def changed_unix_s(self, location: VersionLocation) -> float | None:
+        """Return the time of the last change. See `VersionTree`."""
+        return VersionTree.read(Path(location.uri)).changed_unix_s
+
     def refusal(self, location: VersionLocation) -> str:
         """Return why the server opens no file of a version. See `VersionTree`."""
         return VersionTree.read(Path(location.uri)).refusal
@@ -107,12 +111,14 @@ class VersionTree:
 
     `names` are its files relative to the directory, with slashes, including those in linked directories. `fingerprint`
     changes when a file is added, removed, resized or written. `refusal` is the reason against opening the files, for
-    clients, or "".
+    clients, or "". `changed_unix_s` is the newest time of a change to a file or directory, of its contents or of its
+    inode, because a copy may set the time of its contents back.
     """
 
     names: tuple[str, ...]
     fingerprint: str
     refusal: str
+    changed_unix_s: float
 
     @classmethod
     def read(cls, version: Path) -> Self:
@@ -125,7 +131,7 @@ class VersionTree:
         walk = _Walk(version)
         lines = sorted(walk.run())
         digest = hashlib.sha256("\n".join([*lines, walk.refusal]).encode(errors="replace"))
-        return cls(tuple(walk.names), digest.hexdigest(), walk.refusal)
+        return cls(tuple(walk.names), digest.hexdigest(), walk.refusal, walk.changed_ns / 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,7 @@ class _Walk:
     version: Path
     names: list[str] = field(default_factory=list)
     refusal: str = ""
+    changed_ns: int = 0
     _left: int = MAX_ENTRIES
     _allowed: tuple[str, ...] = ()
 
@@ -159,6 +166,7 @@ class _Walk:
                 info = self._look_at(name, entry)
                 if info is None:
                     continue
+                self._note_change(info)
                 if stat.S_ISDIR(info.st_mode):
                     pending += self._enter(name, entry.path, folder, info)
                     continue
@@ -173,7 +181,11 @@ class _Walk:
         except OSError as error:
             self._refuse(_ROOT, f"cannot be read: {error.strerror}")
             return []
+        self._note_change(info)
         return [_Folder(str(self.version), "", ((info.st_dev, info.st_ino),))]
+
+    def _note_change(self, info: os.stat_result) -> None:
+        self.changed_ns = max(self.changed_ns, info.st_mtime_ns, info.st_ctime_ns)
 
     def _list(self, folder: _Folder) -> list[os.DirEntry[str]]:
         """Return the entries in the order of their names, up to the limit."""

@@ -50,6 +50,13 @@ class Storage(Protocol):
         """Return a digest that changes when a file is added, removed, resized or written. Raises OSError."""
         ...
 
+    def changed_unix_s(self, location: VersionLocation) -> float | None:
+        """Return when a file of a version was last added or written, as Unix time by the clock of the storage.
+
+        Return None if that is unknown. Raises OSError.
+        """
+        ...
+
     def missing(self, location: VersionLocation) -> str | None:
         """Describe what a version lacks, for clients, without the name of its directory.
 

@@ -177,7 +177,7 @@ class Pending:
     """A model's missing parts in its base path. Clients see the reasons, which name no directory.
 
     `reason` is empty if the source found a version. `versions` maps versions that are not complete to what they lack.
-    `new` are those of them that the source has seen once: the next poll may find that they are complete.
+    `new` are those of them that the source has just found: the next look may find that they are complete.
     """
 
     reason: str = ""
