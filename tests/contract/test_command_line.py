@@ -112,7 +112,7 @@ def test_a_model_config_with_a_relative_path(tmp_path: Path) -> None:
 def test_a_store_that_nobody_knows() -> None:
     done = _serve("--model_base_path=nosuch://bucket/m")
     assert done.returncode != 0
-    assert "The server does not support base paths of nosuch://" in done.stderr
+    assert "The server does not support paths of nosuch://" in done.stderr
     assert "Traceback" not in done.stderr
 
 

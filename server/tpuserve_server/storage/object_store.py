@@ -8,9 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from functools import lru_cache
+from typing import Any, Final, Self
 
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.storage.variables import gcs_options, s3_options
 
 # Fields with the time of the last write: S3, GCS and Azure, plain file systems.
 _TIMES = ("LastModified", "updated", "last_modified", "mtime", "created")
@@ -72,6 +74,8 @@ def _base64(value: object) -> bytes | None:
         return None
 
 
+# Environment variables that change a file system.
+_PREFIXES: Final = ("AWS_", "S3_", "GCS_", "GOOGLE_", "STORAGE_", "CLOUDSDK_", "FSSPEC_")
 # Extra of the server's distribution that a scheme needs.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 
@@ -83,6 +87,18 @@ class StoreError(OSError):
         # One line and no errno, because a repeated reason must have the same text at the next poll.
         self.kind = type(error).__name__
         super().__init__(f"{self.kind}: {str(error).split(chr(10), 1)[0]}")
+
+
+def open_store(scheme: str) -> "ObjectStore":
+    """Return the store of a scheme, which all its users in the process share. Raises as `ObjectStore`."""
+    # A test or a notebook may change the variables, and a forked process needs connections of its own.
+    variables = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
+    return _open_store(scheme, os.getpid(), variables)
+
+
+@lru_cache(maxsize=8)
+def _open_store(scheme: str, _process: int, _variables: frozenset[tuple[str, str]]) -> "ObjectStore":
+    return ObjectStore(scheme)
 
 
 class ObjectStore:
@@ -132,6 +148,24 @@ class ObjectStore:
             raise StoreError(error) from error
         return content
 
+    def read_file(self, uri: str, max_bytes: int) -> bytes | None:
+        """Return the content of the object, or None if there is none. Longer objects end after `max_bytes` + 1 bytes.
+
+        Raises:
+            StoreError: the store is unavailable, or denies access.
+        """
+        try:
+            # A range of an empty object would be an error.
+            size_bytes = self._files.info(uri)["size"] or 0
+            end = {"start": 0, "end": max_bytes + 1} if size_bytes > max_bytes else {}
+            content: bytes = self._files.cat_file(uri, **end)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            # Any error, as in `list`.
+            raise StoreError(error) from error
+        return content
+
     def has_md5(self, stored: StoredObject) -> bool:
         """Return whether `stored.md5` is certainly an MD5. S3's ETag only looks like one after encryption by KMS."""
         if not self._is_s3:
@@ -147,7 +181,7 @@ class ObjectStore:
 
 def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
     extra = _EXTRAS.get(scheme)
-    needs = f"Base paths of {scheme}:// need an extra: pip install 'tpuserve-server[{extra or 's3'}]'"
+    needs = f"Paths of {scheme}:// need an extra: pip install 'tpuserve-server[{extra or 's3'}]'"
     try:
         import fsspec  # noqa: F401 - all file systems need it
     except ImportError as error:
@@ -160,11 +194,11 @@ def _file_system(scheme: str) -> Any:  # noqa: ANN401 - fsspec has no types
             case "s3":
                 from s3fs import S3FileSystem
 
-                return S3FileSystem(**options)
+                return S3FileSystem(**options, **s3_options(os.environ))
             case _:
                 return _other(scheme, options)
     except ImportError as error:
-        raise FailedPrecondition(needs if extra else f"Base paths of {scheme}:// need: {error}") from error
+        raise FailedPrecondition(needs if extra else f"Paths of {scheme}:// need: {error}") from error
 
 
 def _other(scheme: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -179,7 +213,7 @@ def _other(scheme: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as
         raise
     except Exception as error:
         # An unknown scheme, or a file system that needs more than a URI. Each raises its own errors.
-        raise InvalidArgument(f"The server does not support base paths of {scheme}://") from error
+        raise InvalidArgument(f"The server does not support paths of {scheme}://") from error
 
 
 def _gcs(options: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
@@ -190,4 +224,4 @@ def _gcs(options: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         # An emulator needs no credentials, and gcsfs would search for them in many places.
         options["token"] = "anon"
-    return GCSFileSystem(**options)
+    return GCSFileSystem(**options, **gcs_options(os.environ))

@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError, 
 from tpuserve_server.core.terms.storage import VersionLocation, index_versions, show_name
 from tpuserve_server.storage.cache import VersionCache
 from tpuserve_server.storage.download import check_name, download
-from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError, open_store
 from tpuserve_server.versions.completeness import ModelFiles
 from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, describe_size
 
@@ -180,7 +180,7 @@ class _ManifestAt:
 class RemoteStorage:
     """Storage in object stores, by the scheme of a base path. One listing per poll serves all queries about a version.
 
-    `_lock` guards `_stores` and `_base_paths` (by URI).
+    `_lock` guards `_base_paths` (by URI).
     """
 
     def __init__(self, cache: VersionCache, model_files: ModelFiles, *, patience_s: float = _PATIENCE_S) -> None:
@@ -192,7 +192,6 @@ class RemoteStorage:
         )
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
         self._lock = threading.Lock()
-        self._stores: dict[str, ObjectStore] = {}
         self._base_paths: dict[str, _BasePath] = {}
         self._stop = threading.Event()
 
@@ -207,7 +206,7 @@ class RemoteStorage:
             FailedPrecondition: an extra is not installed.
             InvalidArgument: the scheme is unknown.
         """
-        self._store(base_path)
+        _store(base_path)
 
     def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
         """Implement Storage.find_versions, with one call to the store per thousand objects.
@@ -298,7 +297,7 @@ class RemoteStorage:
 
     def _fill(self, location: VersionLocation, version: _Version, target: Path) -> Mapping[str, str]:
         logger.info("Copying %s: %d files, %.1f MB", location, len(version.objects), version.size_bytes / 1e6)
-        store = self._store(location.uri)
+        store = _store(location.uri)
         hashes = download(store, version.objects, target, what=str(location), stop=self._stop)
         try:
             now = _Version(tuple(store.list(location.uri) or ()))
@@ -333,25 +332,21 @@ class RemoteStorage:
             known = base_path.manifests.get(location.uri)
         if known is not None and known[0] == stored:
             return known[1]
-        manifest = self._manifest_reads.get(_ManifestAt(location.uri, self._store(location.uri), stored))
+        manifest = self._manifest_reads.get(_ManifestAt(location.uri, _store(location.uri), stored))
         with self._lock:
             base_path.manifests[location.uri] = (stored, manifest)
         return manifest
 
     def _list_objects(self, base_path: str) -> Sequence[StoredObject] | None:
         try:
-            store = self._store(base_path)
+            store = _store(base_path)
         except ServingError as error:
             raise OSError(error.message) from error
         return store.list(base_path)
 
-    def _store(self, uri: str) -> ObjectStore:
-        scheme = uri.partition("://")[0]
-        with self._lock:
-            store = self._stores.get(scheme)
-            if store is None:
-                store = self._stores[scheme] = ObjectStore(scheme)
-        return store
+
+def _store(uri: str) -> ObjectStore:
+    return open_store(uri.partition("://")[0])
 
 
 def _is_unfinished(version: _Version) -> bool:

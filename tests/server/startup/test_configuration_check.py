@@ -148,7 +148,7 @@ def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> 
     assert checked.messages("warning", "model labelled")[0].startswith("label canary refers to version 9")
     assert "does not exist" in errors("absent")
     assert "to have an absolute path or URI" in errors("relative")
-    assert "The server does not support base paths of nosuch://" in errors("scheme")
+    assert "The server does not support paths of nosuch://" in errors("scheme")
     assert "contains no version directory such as 1/; it contains v1" in errors("named")
     assert "is not complete: its directory is empty" in checked.messages("error", "model empty version 1")[0]
     assert f'base_path: "{base_path}" in a model configuration' in errors("version")

@@ -92,7 +92,7 @@ def test_a_route_of_the_platform_needs_the_rest_port() -> None:
 def test_an_unknown_scheme_of_the_platforms_storage_is_refused_by_name() -> None:
     result = invoke("--check_config", AIP_STORAGE_URI="nosuch://bucket/m")
     assert result.exit_code == 2
-    assert "model_artifact_uri (AIP_STORAGE_URI): The server does not support base paths of nosuch://" in result.output
+    assert "model_artifact_uri (AIP_STORAGE_URI): The server does not support paths of nosuch://" in result.output
 
 
 def test_the_platforms_storage_replaces_the_images_folder_and_no_explicit_one(tmp_path: Path) -> None:

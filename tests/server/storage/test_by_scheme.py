@@ -77,7 +77,7 @@ def test_only_the_version_with_objects_that_are_too_deep_or_too_many_is_refused(
 
 def test_a_base_path_that_nothing_can_read_is_refused_before_anybody_waits_for_it(storage: StorageByScheme) -> None:
     storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "memory://by-scheme")])
-    with pytest.raises(InvalidArgument, match="does not support base paths of nosuch://"):
+    with pytest.raises(InvalidArgument, match="does not support paths of nosuch://"):
         storage.check([ModelConfig("m", "/models/m"), ModelConfig("n", "nosuch://b/n")])
 
 
@@ -105,8 +105,8 @@ def test_a_version_in_a_store_is_known_for_one(storage: StorageByScheme) -> None
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("foo://x/m", "The server does not support base paths of foo://"),
-        ("ftp://x/m", "The server does not support base paths of ftp://"),
+        ("foo://x/m", "The server does not support paths of foo://"),
+        ("ftp://x/m", "The server does not support paths of ftp://"),
         ("s3://", "Model m: base path s3:// has no bucket or host after ://"),
         ("gs:///m", "Model m: base path gs:///m has no bucket or host after ://"),
         ("local:///etc", "Model m: base path local:///etc has no bucket or host after ://"),
@@ -199,5 +199,5 @@ def test_only_the_artifact_may_be_a_version(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scheme_is_refused_with_the_name_of_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"^AIP_STORAGE_URI: The server does not support base paths of nosuch://"):
+    with pytest.raises(InvalidArgument, match=r"^AIP_STORAGE_URI: The server does not support paths of nosuch://"):
         artifact_storage(tmp_path, "nosuch://b/m").check([])

@@ -26,7 +26,7 @@ def test_a_missing_extra_is_named(scheme: str, module: str, extra: str, monkeypa
 
 @pytest.mark.parametrize("scheme", ["nosuch", "webhdfs", "dir"])
 def test_a_scheme_that_is_unknown_or_needs_more_than_a_uri_is_refused(scheme: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"does not support base paths of {scheme}://"):
+    with pytest.raises(InvalidArgument, match=f"does not support paths of {scheme}://"):
         ObjectStore(scheme)
 
 

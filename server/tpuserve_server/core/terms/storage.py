@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 # A version's number is an int64 (servable_id.h), parsed like absl::SimpleAtoi does.
 _NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -122,6 +122,9 @@ def parse_version(name: str) -> int | None:
 
 
 FILE_SCHEME: Final = "file://"
+
+# File that a flag names: a path, `file:///…`, or the URI of an object in a store.
+FileName: TypeAlias = Path | str
 
 
 def is_uri(path: str) -> bool:
