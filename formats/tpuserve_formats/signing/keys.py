@@ -66,16 +66,14 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def read_public_keys(path: Path) -> Mapping[str, Ed25519PublicKey]:
-    """Read one or more public keys by key id. Raises BadKey if the file is unreadable, or has another or no key."""
+def parse_public_keys(content: bytes, origin: str) -> Mapping[str, Ed25519PublicKey]:
+    """Return one or more public keys by key id. Raises BadKey, which names `origin`, for another key or none."""
     try:
-        *blocks, _ = path.read_bytes().split(_END)
+        *blocks, _ = content.split(_END)
         keys = [load_pem_public_key(block + _END) for block in blocks]
-    except OSError as error:
-        raise BadKey(f"cannot read the public keys {path}: {error.strerror}") from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadKey(f"{path} has a public key that cannot be read. tpuserve keygen writes them") from error
+        raise BadKey(f"{origin} has a public key that cannot be read. tpuserve keygen writes them") from error
     found = {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
     if not found or len(found) < len(set(blocks)):
-        raise BadKey(f"{path} must contain one or more ed25519 public keys in PEM, and no others")
+        raise BadKey(f"{origin} must contain one or more ed25519 public keys in PEM, and no others")
     return found

@@ -3,19 +3,22 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 from tpuserve_server.access.authenticator import Authenticator, KnownClients
 from tpuserve_server.access.credentials import Credentials, CredentialsError, parse_credentials
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.access.tokens import TokenRules, Tokens, parse_jwks
+from tpuserve_server.core.terms.storage import FileName
 
 _log = logging.getLogger(__name__)
 
 # A JWKS and a Kubernetes Secret are far smaller.
 MAX_FILE_BYTES: Final = 16 << 20
+
+# Returns the content of a file of at most so many bytes. Raises OSError with a reason for an operator.
+ReadFile: TypeAlias = Callable[[FileName, int], bytes]
 
 
 class CredentialFiles:
@@ -25,9 +28,10 @@ class CredentialFiles:
     once it runs, except that any thread may read `problem`, and call `poll_soon` and `stop`.
     """
 
-    def __init__(self, options: IdentityOptions) -> None:
+    def __init__(self, options: IdentityOptions, read: ReadFile) -> None:
         """Read the files. Blocks. Raises CredentialsError if one cannot be used."""
         self._options = options
+        self._read = read
         self._texts = self._read_texts()
         self.authenticator = Authenticator(self._parse(self._texts), options.anonymous)
         # Why the last read failed, without a path. Empty: it did not.
@@ -91,8 +95,15 @@ class CredentialFiles:
             _log.error("Credentials refused; the server keeps the previous ones: %s", reason)
 
     def _read_texts(self) -> tuple[str | None, str | None]:
-        options = self._options
-        return (_read("credentials_file", options.credentials_file), _read("jwt_jwks_file", options.jwt_jwks_file))
+        files = {"credentials_file": self._options.credentials_file, "jwt_jwks_file": self._options.jwt_jwks_file}
+        credentials, jwks = (self._read_text(flag, path) for flag, path in files.items())
+        return credentials, jwks
+
+    def _read_text(self, flag: str, path: FileName | None) -> str | None:
+        if path is None:
+            return None
+        with _named(flag):
+            return read_text(path, self._read)
 
     def _parse(self, texts: tuple[str | None, str | None]) -> KnownClients:
         credentials, jwks = texts
@@ -108,25 +119,14 @@ class CredentialFiles:
             return KnownClients(known, Tokens(parse_jwks(jwks), rules))
 
 
-def read_text(path: Path) -> str:
+def read_text(path: FileName, read: ReadFile) -> str:
     """Return the text of a file of credentials. Blocks. Raises CredentialsError."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise CredentialsError(f"the file has more than {MAX_FILE_BYTES} bytes")
-        return raw.decode("utf-8-sig")
+        return read(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise CredentialsError(f"the file cannot be read: {error.strerror}") from None
+        raise CredentialsError(f"the file cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise CredentialsError("the file is not UTF-8") from None
-
-
-def _read(flag: str, path: Path | None) -> str | None:
-    if path is None:
-        return None
-    with _named(flag):
-        return read_text(path)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """IdentityOptions: the flags of credentials. Cheap to import, because the command line is generated from it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from tpuserve_server.access.access import ROLE_NAMES, Identity, Role
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
+from tpuserve_server.core.terms.storage import FileName
 
 
 def _parse_roles(text: str) -> tuple[str, ...]:
@@ -22,7 +22,7 @@ class IdentityOptions:
     """
 
     credentials_file: Annotated[
-        Path | None,
+        FileName | None,
         Setting(
             "Access",
             "File with the API keys and client certificates, their roles and models. If this flag or another one of "
@@ -30,7 +30,7 @@ class IdentityOptions:
         ),
     ] = None
     jwt_jwks_file: Annotated[
-        Path | None,
+        FileName | None,
         Setting(
             "Access",
             "File with the public keys (JWKS) of tokens (JWT) that the server accepts. Needs jwt_issuer and "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tpuserve_server.core.system.memory import HostMemory
     from tpuserve_server.core.terms.deadline import Clock
     from tpuserve_server.core.terms.servable import DeviceMetrics
+    from tpuserve_server.core.terms.storage import FileName
     from tpuserve_server.executors.candidate import Candidate
 
 _Options = TypeVar("_Options")
@@ -111,7 +112,7 @@ class ExecutorContext:
     clock: "Clock"
     memory: "HostMemory"
     cache_dir: Path
-    read_message: "Callable[[Path, Message], object]"
+    read_message: "Callable[[FileName, Message], object]"
 
 
 @dataclass(frozen=True, slots=True)

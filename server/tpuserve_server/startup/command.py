@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from pydantic import ValidationError
 
+from tpuserve_server.core.terms.storage import FileName, is_uri
 from tpuserve_server.hosts import supervisor
 from tpuserve_server.hosts.application import HostError
 from tpuserve_server.hosts.limits import unknown_arguments
@@ -147,23 +148,32 @@ def _explain(error: "ErrorDetails") -> str:
 
 
 def _check_files(settings: Settings) -> None:
-    """Raise ConfigError for an unusable file. The server would report it seconds later and in another process."""
-    if settings.models.model_config_file is not None:
+    """Raise ConfigError for an unusable file. The server would report it seconds later and in another process.
+
+    The serving process reads the objects of stores, whose libraries would stay in the memory of this process.
+    """
+    config_file, monitoring = settings.models.model_config_file, settings.server.monitoring_config_file
+    parameters, identity = settings.batching_source.batching_parameters_file, settings.identity
+    if config_file is not None and _are_local(config_file):
         # This imports the core's value types and numpy, 15 MB that the supervisor otherwise does not need.
         from tpuserve_server.startup.model_config_file import ModelConfigFile
 
-        ModelConfigFile(settings.models.model_config_file, poll_wait_s=0).read()
-    if settings.batching_source.batching_parameters_file is not None:
-        read_batching_parameters(settings.batching_source.batching_parameters_file, settings.batching)
-    if settings.identity.are_set:
+        ModelConfigFile(config_file, poll_wait_s=0).read()
+    if parameters is not None and _are_local(parameters):
+        read_batching_parameters(parameters, settings.batching)
+    if identity.are_set and _are_local(identity.credentials_file, identity.jwt_jwks_file):
         open_credentials(settings)
-    if settings.server.monitoring_config_file is not None:
-        read_metrics_path(settings.server.monitoring_config_file)
-    if settings.listening.has_vertex_routes:
+    if monitoring is not None and _are_local(monitoring):
+        read_metrics_path(monitoring)
+    if settings.listening.has_vertex_routes and _are_local(config_file, monitoring):
         # This imports the front-ends' value types and numpy.
         from tpuserve_server.startup.options import vertex_paths
 
         vertex_paths(settings)
+
+
+def _are_local(*names: FileName | None) -> bool:
+    return not any(is_uri(str(name)) for name in names)
 
 
 def _run(settings: Settings) -> int:

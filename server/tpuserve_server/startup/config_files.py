@@ -20,7 +20,9 @@ from tpuserve_server.access.files import read_text as read_credentials
 from tpuserve_server.access.tokens import parse_jwks
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingParameters
 from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.storage import FileName, without_secrets
 from tpuserve_server.startup.settings import Settings
+from tpuserve_server.storage.named_file import read_file
 
 # A configuration of thousands of models has about one MiB. The limit keeps a wrong path from filling the memory.
 _MAX_BYTES = 64 << 20
@@ -36,8 +38,8 @@ class ConfigError(Exception):
     """Error of an unusable configuration file. The message is one line for an operator and names the file."""
 
 
-def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
-    """Set the fields of the file at `path` in `into`, and return `into`. Blocks.
+def read(path: FileName, into: _Message, *, secret: bool = False) -> _Message:
+    """Set the fields of the file `path` in `into`, and return `into`. Blocks.
 
     An error never shows values of a `secret` file.
 
@@ -51,29 +53,36 @@ def read(path: Path, into: _Message, *, secret: bool = False) -> _Message:
         raise ConfigError(_QUOTED_VALUE.sub(r"\1 (not shown)\2", str(error)) if secret else str(error)) from None
 
 
-def read_text(path: Path, shown: Path | None = None) -> str:
+def read_text(path: FileName, shown: FileName | None = None) -> str:
     """Return the file's text. Raises ConfigError if the file cannot be read; the message names it as `shown`."""
     try:
-        return _read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
-    except OSError as error:
-        reason = error.strerror or str(error)
+        return _read(path, shown or path).decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        reason = f"not UTF-8 text (byte {error.start})"
-    raise ConfigError(f"Cannot read '{shown or path}': {reason}")
+        raise _unreadable(shown or path, f"not UTF-8 text (byte {error.start})") from None
 
 
-def _read_bytes(path: Path) -> bytes:
-    # Opening a named pipe blocks until another process writes to it.
-    if path.is_fifo():
-        raise OSError("it is a named pipe. Use a regular file")
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise OSError(f"it has more than {_MAX_BYTES >> 20} MiB")
-    return content
+def read_bytes(path: FileName) -> bytes:
+    """Return the file's content. Raises ConfigError if the file cannot be read."""
+    return _read(path, path)
 
 
-def parse(text: str, into: _Message, path: Path) -> _Message:
+def _read(path: FileName, shown: FileName) -> bytes:
+    try:
+        return read_file(path, _MAX_BYTES)
+    except OSError as error:
+        raise _unreadable(shown, error.strerror or str(error)) from None
+
+
+def _unreadable(shown: FileName, reason: str) -> ConfigError:
+    return ConfigError(f"Cannot read '{show_file(shown)}': {reason}")
+
+
+def show_file(path: FileName) -> str:
+    """Return the name of a file for messages, without the secrets of a URI."""
+    return without_secrets(str(path))
+
+
+def parse(text: str, into: _Message, path: FileName) -> _Message:
     """Parse `text` from the file at `path` into `into`. Raises ConfigError as `read` does."""
     try:
         return text_format.Parse(text, into)
@@ -83,18 +92,20 @@ def parse(text: str, into: _Message, path: Path) -> _Message:
         raise ConfigError(_explain("nested too deeply", into, path)) from None
 
 
-def _explain(reason: str, message: Message, path: Path) -> str:
+def _explain(reason: str, message: Message, path: FileName) -> str:
     found = _POSITION.match(reason)
     where = f"{found[1]}:{found[2]}: {found[3]}" if found else reason
     what = " ".join(where.split()).rstrip(".")
-    return f"Error parsing text-format {message.DESCRIPTOR.full_name}: {what}. Invalid protobuf file: '{path}'"
+    return (
+        f"Error parsing text-format {message.DESCRIPTOR.full_name}: {what}. Invalid protobuf file: '{show_file(path)}'"
+    )
 
 
 # File of a version's own parameters, as upstream names it (servables/tensorflow/bundle_factory_util.cc).
 _PARAMETERS_FILE = "batching_params.pbtxt"
 
 
-def read_batching_parameters(path: Path, flags: BatchingParameters = UNSET_PARAMETERS) -> BatchingParameters:
+def read_batching_parameters(path: FileName, flags: BatchingParameters = UNSET_PARAMETERS) -> BatchingParameters:
     """Return the parameters in the file at `path`, overridden by `flags`. Blocks.
 
     Raises:
@@ -119,7 +130,7 @@ def read_model_batching_parameters(version_path: Path) -> BatchingParameters | N
         raise InvalidArgument(str(error)) from None
 
 
-def _parse_batching_parameters(text: str, path: Path) -> BatchingParameters:
+def _parse_batching_parameters(text: str, path: FileName) -> BatchingParameters:
     # It imports numpy, which the supervisor otherwise does not need.
     from tpuserve_server.wire.model_server_config import batching_parameters
 
@@ -127,7 +138,7 @@ def _parse_batching_parameters(text: str, path: Path) -> BatchingParameters:
     try:
         return batching_parameters(message)
     except InvalidArgument as error:
-        raise ConfigError(f"{error.message}. Invalid BatchingParameters file: '{path}'") from None
+        raise ConfigError(f"{error.message}. Invalid BatchingParameters file: '{show_file(path)}'") from None
 
 
 # util/prometheus_exporter.cc
@@ -139,36 +150,36 @@ _PROTOCOLS = ("/v1/", "/v2")
 _PATH = re.compile(r"(/[\w.~%:@!$&'()*+,;=-]*)+")
 
 
-def read_metrics_path(path: Path) -> str | None:
+def read_metrics_path(path: FileName) -> str | None:
     """Return the URL path of the metrics page, or None if the file at `path` disables the page. Blocks.
 
     Raises:
         ConfigError: the file cannot be read, is not a MonitoringConfig, or has an invalid or reserved URL path.
     """
-    config = read(path, MonitoringConfig()).prometheus_config
+    config, name = read(path, MonitoringConfig()).prometheus_config, show_file(path)
     if not config.enable:
         return None
     if config.path and not _PATH.fullmatch(config.path):
         raise ConfigError(
-            f"MonitoringConfig '{path}': expected a path such as {_DEFAULT_METRICS_PATH}, got '{config.path}'"
+            f"MonitoringConfig '{name}': expected a path such as {_DEFAULT_METRICS_PATH}, got '{config.path}'"
         )
     if config.path.lower().startswith(_PROTOCOLS):
-        raise ConfigError(f"MonitoringConfig '{path}': expected a path outside /v1/ and /v2, got '{config.path}'")
+        raise ConfigError(f"MonitoringConfig '{name}': expected a path outside /v1/ and /v2, got '{config.path}'")
     if config.path.lower() in _TAKEN:
-        raise ConfigError(f"MonitoringConfig '{path}': the path '{config.path}' is reserved for another page")
+        raise ConfigError(f"MonitoringConfig '{name}': the path '{config.path}' is reserved for another page")
     return config.path or _DEFAULT_METRICS_PATH
 
 
-def check_credentials(path: Path) -> None:
+def check_credentials(path: FileName) -> None:
     """Check a credentials file. Raises ConfigError."""
     with _as_config_error():
-        parse_credentials(read_credentials(path))
+        parse_credentials(read_credentials(path, read_file))
 
 
-def check_jwks(path: Path) -> None:
+def check_jwks(path: FileName) -> None:
     """Check a JWKS file. Raises ConfigError."""
     with _as_config_error():
-        parse_jwks(read_credentials(path))
+        parse_jwks(read_credentials(path, read_file))
 
 
 def open_credentials(settings: Settings) -> CredentialFiles | None:
@@ -176,7 +187,7 @@ def open_credentials(settings: Settings) -> CredentialFiles | None:
     if not settings.identity.are_set:
         return None
     with _as_config_error():
-        return CredentialFiles(settings.identity)
+        return CredentialFiles(settings.identity, read_file)
 
 
 @contextlib.contextmanager

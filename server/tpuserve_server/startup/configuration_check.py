@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from tpuserve_formats.messages.official import ConfigProto
-from tpuserve_formats.signing.errors import BadKey
 from tpuserve_server.core.models.configuration_rules import (
     check_ensemble,
     check_list,
@@ -22,7 +21,7 @@ from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
-from tpuserve_server.core.terms.storage import Storage, VersionLocation
+from tpuserve_server.core.terms.storage import FileName, Storage, VersionLocation
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.tensorflow import TENSORFLOW
@@ -39,6 +38,7 @@ from tpuserve_server.startup.config_files import (
     read,
     read_batching_parameters,
     read_metrics_path,
+    show_file,
 )
 from tpuserve_server.startup.file_checks import cache_directories, check_directory, exposures, is_open_to_others
 from tpuserve_server.startup.listening import read_tls
@@ -46,6 +46,7 @@ from tpuserve_server.startup.model_config_file import ModelConfigFile, model_con
 from tpuserve_server.startup.options import (
     loading_options,
     model_storage,
+    read_signing_keys,
     remote_storage,
     required_signatures,
     vertex_paths,
@@ -71,7 +72,7 @@ def run_check(subject: str, action: Callable[[], str]) -> Finding:
         return Finding("ok", subject, action())
     except ServingError as error:
         return Finding("error", subject, error.message)
-    except (BadKey, ConfigError, HostError, OSError) as error:
+    except (ConfigError, HostError, OSError) as error:
         return Finding("error", subject, str(error))
 
 
@@ -126,14 +127,14 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
     checks: dict[str, Callable[[], str]] = {
         "bind_address": lambda: _address(settings.listening.bind_address),
     }
-    files: Mapping[str, Callable[[Path], object]] = {
+    files: Mapping[str, Callable[[FileName], object]] = {
         "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
         "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
         "monitoring_config_file": read_metrics_path,
         "ssl_config_file": lambda path: check_usable(read_tls(path)),
         "credentials_file": check_credentials,
         "jwt_jwks_file": check_jwks,
-        "require_signed": RequiredSignatures.read,
+        "require_signed": read_signing_keys,
         "tensorflow_session_config_file": lambda path: read(path, ConfigProto()),
     }
     for name, reader in files.items():
@@ -171,9 +172,9 @@ def _address(address: str) -> str:
         return f"{address} is an address of this machine"
 
 
-def _file(path: Path, reader: Callable[[Path], object]) -> str:
+def _file(path: FileName, reader: Callable[[FileName], object]) -> str:
     reader(path)
-    return f"'{path}' is valid"
+    return f"'{show_file(path)}' is valid"
 
 
 def _socket(path: str) -> str:

@@ -6,7 +6,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpuserve_server.core.terms.storage import FILE_SCHEME, FileName, is_uri
 from tpuserve_server.hosts.application import HostError
+from tpuserve_server.startup.config_files import show_file
 from tpuserve_server.startup.settings import Settings, flags
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,11 @@ def exposures(settings: Settings) -> Mapping[str, str]:
         "jwt_jwks_file": settings.identity.jwt_jwks_file,
     }
     found = {name: find_exposure(name, path) for name, path in named.items() if path is not None}
+    if (tls := named["ssl_config_file"]) is not None and is_uri(str(tls)):
+        found["ssl_config_file"] = (
+            f"'{show_file(tls)}' is an object in a store, and has the private key. Every account that can read the "
+            "object can pretend to be this server. Put the key in a file that only this user can read"
+        )
     return {name: exposure for name, exposure in found.items() if exposure}
 
 
@@ -33,10 +40,15 @@ def warn_of_exposed_files(settings: Settings) -> None:
         logger.warning("--%s: %s", name, exposure)
 
 
-def find_exposure(name: str, path: Path) -> str:
-    """Return how other users can reach the file of a setting, or "". Its reader reports a missing file."""
+def find_exposure(name: str, path: FileName) -> str:
+    """Return how other users can reach the file of a setting, or "". Its reader reports a missing file.
+
+    An object in a store has no permissions on this machine.
+    """
+    if is_uri(str(path)):
+        return ""
     try:
-        return describe_exposure(path, is_secret=name == "ssl_config_file")
+        return describe_exposure(Path(str(path).removeprefix(FILE_SCHEME)), is_secret=name == "ssl_config_file")
     except OSError:
         return ""
 

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from tpuserve_formats.messages._proto.ssl_config_pb2 import SSLConfig
+from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.hosts.application import HostError, HostOptions, TlsOptions
-from tpuserve_server.startup.config_files import ConfigError, read
+from tpuserve_server.startup.config_files import ConfigError, read, show_file
 from tpuserve_server.startup.file_checks import find_exposure
 from tpuserve_server.startup.server_settings import ListeningSettings
 
@@ -51,7 +51,7 @@ def tls_reader(listening: ListeningSettings) -> Callable[[], TlsOptions] | None:
     return read
 
 
-def read_tls(path: Path) -> TlsOptions:
+def read_tls(path: FileName) -> TlsOptions:
     """Read the texts of an SSLConfig without checking them. Blocks.
 
     Like upstream (model_servers/server.cc), this ignores custom_ca without client_verify. Upstream accepts
@@ -65,6 +65,6 @@ def read_tls(path: Path) -> TlsOptions:
     needed = ["server_key", "server_cert", *(["custom_ca"] if config.client_verify else [])]
     if missing := [name for name in needed if not getattr(config, name)]:
         after = ", which client_verify requires" if missing == ["custom_ca"] else ""
-        raise ConfigError(f"SSLConfig '{path}' lacks {' and '.join(missing)}{after}")
+        raise ConfigError(f"SSLConfig '{show_file(path)}' lacks {' and '.join(missing)}{after}")
     client_ca = config.custom_ca if config.client_verify else None
-    return TlsOptions(config.server_key, config.server_cert, client_ca, origin=f"SSLConfig '{path}'")
+    return TlsOptions(config.server_key, config.server_cert, client_ca, origin=f"SSLConfig '{show_file(path)}'")

@@ -4,14 +4,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_server.core.models.change_record import ChangeRecord, Changes
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
-from tpuserve_server.startup.config_files import ConfigError, parse, read_text
+from tpuserve_server.core.terms.storage import FileName
+from tpuserve_server.startup.config_files import ConfigError, parse, read_text, show_file
 from tpuserve_server.startup.server_settings import ModelSettings
 from tpuserve_server.wire.model_server_config import decode_reload_request, model_configs
 
@@ -35,7 +35,7 @@ class ModelConfigFile:
     Fields belong to the thread while it runs. Any other thread may call `poll_soon` and `stop_watching`.
     """
 
-    def __init__(self, path: Path, *, poll_wait_s: float, record: ChangeRecord | None = None) -> None:
+    def __init__(self, path: FileName, *, poll_wait_s: float, record: ChangeRecord | None = None) -> None:
         """Take the time between polls in seconds; 0: only `poll_soon` polls. `record` refers to the text in force."""
         self._path = path
         self._record = record
@@ -89,11 +89,11 @@ class ModelConfigFile:
             text = read_text(self._path)
             if text == self._applied:
                 if was_asked:
-                    _log.info("The model configuration file '%s' has not changed", self._path)
+                    _log.info("The model configuration file '%s' has not changed", show_file(self._path))
                 return
             configs = self._parse(text)
             if configs is None:
-                raise ConfigError(f"{_EMPTIED} '{self._path}' is empty")
+                raise ConfigError(f"{_EMPTIED} '{show_file(self._path)}' is empty")
             apply(configs)
         except (ConfigError, ServingError) as error:
             self._complain(str(error))
@@ -101,7 +101,7 @@ class ModelConfigFile:
         self._applied, self._complaint = text, None
         if self._record is not None:
             self._record.rebase(text)
-        _log.info("Applied the changed model configuration file '%s'", self._path)
+        _log.info("Applied the changed model configuration file '%s'", show_file(self._path))
 
     def _run(self, apply: Apply) -> None:
         while True:
@@ -123,7 +123,7 @@ class ModelConfigFile:
         try:
             return model_configs(config)
         except InvalidArgument as error:
-            raise ConfigError(f"{error.message} Invalid model configuration file: '{self._path}'") from None
+            raise ConfigError(f"{error.message} Invalid model configuration file: '{show_file(self._path)}'") from None
 
     def _complain(self, reason: str) -> None:
         if reason != self._complaint:

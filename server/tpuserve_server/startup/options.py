@@ -14,7 +14,7 @@ from tpuserve_server.core.models.configuration_rules import ReloadRoots
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import InvalidArgument
-from tpuserve_server.core.terms.storage import without_secrets
+from tpuserve_server.core.terms.storage import FileName, without_secrets
 from tpuserve_server.executors.catalogue import model_files
 from tpuserve_server.executors.plugin import SafetyOptions
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
@@ -27,8 +27,10 @@ from tpuserve_server.protocols.vertex.paths import VertexPaths
 from tpuserve_server.startup.config_files import (
     ConfigError,
     read_batching_parameters,
+    read_bytes,
     read_metrics_path,
     read_model_batching_parameters,
+    show_file,
 )
 from tpuserve_server.startup.model_config_file import ModelConfigFile
 from tpuserve_server.startup.server_settings import ARTIFACT_SETTING, BASE_ROOT_VARIABLE
@@ -81,12 +83,15 @@ def loading_options(settings: Settings) -> LoadingOptions:
 def required_signatures(settings: Settings) -> "RequiredSignatures | None":
     """Return the check of signatures, or None if the operator requires none. Raises ConfigError without usable keys."""
     file = settings.models.require_signed
-    if file is None:
-        return None
+    return None if file is None else read_signing_keys(file)
+
+
+def read_signing_keys(file: FileName) -> "RequiredSignatures":
+    """Return the check of signatures with the public keys of a file. Raises ConfigError without usable keys."""
     from tpuserve_server.versions.signatures import RequiredSignatures  # Imports cryptography, which takes 3 MB.
 
     try:
-        return RequiredSignatures.read(file)
+        return RequiredSignatures.parse(read_bytes(file), show_file(file))
     except BadKey as error:
         raise ConfigError(f"--require_signed: {error}") from error
 

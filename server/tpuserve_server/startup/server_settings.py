@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.name_rules import check_name, check_path
 from tpuserve_server.core.terms.setting import MAX_WAIT_S, Setting
+from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.observe.logs.log_format import LogFormat
 from tpuserve_server.protocols.options import check_route
 
@@ -68,9 +69,9 @@ class ListeningSettings:
             "false: open them at once.",
         ),
     ] = False
-    ssl_config_file: Annotated[Path | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")] = (
-        None
-    )
+    ssl_config_file: Annotated[
+        FileName | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")
+    ] = None
     ssl_config_file_poll_wait_seconds: Annotated[
         float,
         Setting(
@@ -170,7 +171,7 @@ class ModelSettings:
         ),
     ] = None
     model_config_file: Annotated[
-        Path | None,
+        FileName | None,
         Setting(
             "Models",
             "File with a ModelServerConfig that lists the models. The server then ignores model_name and "
@@ -197,7 +198,7 @@ class ModelSettings:
         bool, Setting("Models", "Accept a reload or a changed configuration file that removes every model.")
     ] = False
     require_signed: Annotated[
-        Path | None,
+        FileName | None,
         Setting(
             "Models", "File with public keys (PEM). The server loads only versions that one of these keys has signed."
         ),
@@ -258,7 +259,7 @@ class BatchingSource:
         ),
     ] = None
     batching_parameters_file: Annotated[
-        Path | None, Setting("Batching", "File with BatchingParameters; requires enable_batching.")
+        FileName | None, Setting("Batching", "File with BatchingParameters; requires enable_batching.")
     ] = None
     enable_per_model_batching_parameters: Annotated[
         bool, Setting("Batching", "Read batching_params.pbtxt from each version directory.")
@@ -311,7 +312,7 @@ class ServerSettings:
         ),
     ] = False
     monitoring_config_file: Annotated[
-        Path | None, Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus.")
+        FileName | None, Setting("Operations", "File with a MonitoringConfig: the path of the metrics for Prometheus.")
     ] = None
     enable_profiler: Annotated[bool, Setting("Operations", "Serve TensorBoard's profiler on the gRPC port.")] = True
     log_format: Annotated[

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.setting import Setting
+from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.startup.settings import Flag, Settings, flags, make_options, option_classes
 
 
@@ -78,7 +79,7 @@ def _reader(kind: Any, setting: Setting) -> Callable[[Any], Any]:  # noqa: ANN40
     """Return a function that parses the flag's text. Other values go to pydantic unchanged."""
     if setting.parse is not None:
         parse = setting.parse
-    elif kind in (Path | None, str | None):
+    elif kind in (Path | None, str | None, FileName | None):
         parse = _none_if_empty
     elif kind == tuple[str, ...]:
         parse = _comma_separated

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
 from tpuserve_formats.signing.errors import BadSignature
-from tpuserve_formats.signing.keys import read_public_keys
+from tpuserve_formats.signing.keys import parse_public_keys
 from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, SignatureFile
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.models.local_storage import VersionTree
@@ -41,9 +41,9 @@ class RequiredSignatures:
         self._keys = keys
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the public keys in a PEM file. Raises BadKey."""
-        return cls(read_public_keys(path))
+    def parse(cls, content: bytes, origin: str) -> Self:
+        """Trust the public keys in a PEM file, which errors name `origin`. Raises BadKey."""
+        return cls(parse_public_keys(content, origin))
 
     def check(self, version_path: Path, servable_id: ServableId) -> Signed:
         """Return the signed manifest of a version. Reads the manifest and its signatures, and lists the other files.

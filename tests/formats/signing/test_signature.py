@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tpuserve_formats.signing.errors import BadKey, BadSignature
-from tpuserve_formats.signing.keys import key_id, read_private_key, read_public_keys, write_key_pair
+from tpuserve_formats.signing.keys import key_id, parse_public_keys, read_private_key, write_key_pair
 from tpuserve_formats.signing.signature import SignatureFile, VersionSignature
 
 MANIFEST = b'{"format_version": 1}'
@@ -83,9 +83,11 @@ def test_a_version_may_have_signatures_by_several_keys() -> None:
 def test_a_key_pair_signs_and_verifies(tmp_path: Path) -> None:
     public = write_key_pair(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
-    assert list(read_public_keys(tmp_path / "key.pub")) == [key_id(public)]
+    assert list(parse_public_keys((tmp_path / "key.pub").read_bytes(), "key.pub")) == [key_id(public)]
     file = signed(read_private_key(tmp_path / "key"))
-    assert file.find_signer(MANIFEST, "m", 3, read_public_keys(tmp_path / "key.pub")) == key_id(public)
+    assert file.find_signer(
+        MANIFEST, "m", 3, parse_public_keys((tmp_path / "key.pub").read_bytes(), "key.pub")
+    ) == key_id(public)
     with pytest.raises(FileExistsError):
         write_key_pair(tmp_path / "key")
 
@@ -93,7 +95,7 @@ def test_a_key_pair_signs_and_verifies(tmp_path: Path) -> None:
 def test_one_file_may_have_several_public_keys(tmp_path: Path) -> None:
     ids = [key_id(write_key_pair(tmp_path / name)) for name in "ab"]
     (tmp_path / "keys").write_bytes((tmp_path / "a.pub").read_bytes() + (tmp_path / "b.pub").read_bytes())
-    assert list(read_public_keys(tmp_path / "keys")) == ids
+    assert list(parse_public_keys((tmp_path / "keys").read_bytes(), "keys")) == ids
 
 
 def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -111,6 +113,6 @@ def test_files_without_keys_are_refused(tmp_path: Path) -> None:
     for path, read in ((tmp_path / "no", read_private_key), (tmp_path / "absent", read_private_key)):
         with pytest.raises(BadKey):
             read(path)
-    for name in ("no", "absent", "curve"):
-        with pytest.raises(BadKey):
-            read_public_keys(tmp_path / name)
+    for name in ("no", "curve"):
+        with pytest.raises(BadKey, match=name):
+            parse_public_keys((tmp_path / name).read_bytes(), name)

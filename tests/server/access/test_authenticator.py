@@ -18,6 +18,7 @@ from tpuserve_server.core.terms.errors import PermissionDenied, ServingError, Un
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.guard import AccessRule, AllOf, Attempt, combined_rule
 from tpuserve_server.protocols.options import ControlOptions
+from tpuserve_server.storage.named_file import read_file
 
 ISSUER_OF_TOKENS = TokenIssuer()
 STRANGER = "10.1.2.3"
@@ -36,7 +37,7 @@ def authenticator(keys: KeyFile, tmp_path: Path) -> Authenticator:
     jwks = tmp_path / "jwks"
     jwks.write_text(ISSUER_OF_TOKENS.jwks())
     options = IdentityOptions(keys.path, jwks, ISSUER, AUDIENCE, anonymous_roles=("predict",))
-    return CredentialFiles(options).authenticator
+    return CredentialFiles(options, read_file).authenticator
 
 
 def basic(text: str) -> str:
@@ -89,7 +90,7 @@ def test_a_wrong_credential_is_refused_even_where_none_is_needed(
 
 
 def test_a_server_without_tokens_says_so(keys: KeyFile) -> None:
-    authenticator = CredentialFiles(IdentityOptions(keys.path)).authenticator
+    authenticator = CredentialFiles(IdentityOptions(keys.path), read_file).authenticator
     with pytest.raises(Unauthenticated, match="accepts API keys, but no tokens"):
         authenticator.identify({"x-api-key": ISSUER_OF_TOKENS.token()}, no_certificate)
 

@@ -13,6 +13,7 @@ from tpuserve_server.access.credentials import CredentialsError, no_certificate
 from tpuserve_server.access.files import MAX_FILE_BYTES, CredentialFiles
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.core.terms.errors import InvalidArgument, Unauthenticated
+from tpuserve_server.storage.named_file import read_file
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def keys(tmp_path: Path) -> KeyFile:
 @pytest.fixture
 def files(keys: KeyFile) -> Iterator[CredentialFiles]:
     """Yield files that are polled on request only."""
-    files = CredentialFiles(IdentityOptions(keys.path, credentials_poll_wait_seconds=0))
+    files = CredentialFiles(IdentityOptions(keys.path, credentials_poll_wait_seconds=0), read_file)
     yield files
     files.stop()
 
@@ -88,7 +89,7 @@ def test_the_thread_polls_when_asked(keys: KeyFile, files: CredentialFiles) -> N
 
 
 def test_the_thread_polls_by_itself(keys: KeyFile) -> None:
-    files = CredentialFiles(IdentityOptions(keys.path, credentials_poll_wait_seconds=0.01))
+    files = CredentialFiles(IdentityOptions(keys.path, credentials_poll_wait_seconds=0.01), read_file)
     files.start()
     try:
         key = keys.add("bob", "read")
@@ -106,13 +107,13 @@ def test_a_server_does_not_start_without_its_file(tmp_path: Path, content: bytes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(CredentialsError, match=f"^credentials_file: .*{reason}"):
-        CredentialFiles(IdentityOptions(path))
+        CredentialFiles(IdentityOptions(path), read_file)
 
 
 def test_a_changed_jwks_forgets_tokens_of_removed_keys(tmp_path: Path) -> None:
     path, first, second = tmp_path / "jwks.json", TokenIssuer(), TokenIssuer()
     path.write_text(first.jwks())
-    files = CredentialFiles(IdentityOptions(None, path, ISSUER, AUDIENCE, credentials_poll_wait_seconds=0))
+    files = CredentialFiles(IdentityOptions(None, path, ISSUER, AUDIENCE, credentials_poll_wait_seconds=0), read_file)
     token = first.token()
     assert knows(files, token)
     path.write_text(second.jwks("two"))

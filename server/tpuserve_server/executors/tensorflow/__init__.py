@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.setting import Setting
+from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.executors.plugin import ExecutorContext, ExecutorOptions, ExecutorPlugin, Runtime, SafetyOptions
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class TensorFlowOptions:
         ),
     ] = 0
     session_config_file: Annotated[
-        Path | None,
+        FileName | None,
         Setting(
             "Runtime",
             "File with TensorFlow's ConfigProto; the flags above override it.",

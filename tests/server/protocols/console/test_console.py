@@ -24,6 +24,7 @@ from tpuserve_server.protocols.console.event_feed import describe_snapshot
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.rest import RestApp, RestOptions, rest_app
+from tpuserve_server.storage.named_file import read_file
 
 # Chromium's header of a page that a person opens.
 BROWSER_ACCEPTS = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -98,7 +99,7 @@ async def test_the_status_has_the_state_of_the_credentials(
     assert (await client.get("/debug/status")).json()["access"] is None
     keys = KeyFile(tmp_path / "credentials")
     keys.add("alice", "read")
-    files = CredentialFiles(IdentityOptions(keys.path, anonymous_roles=("read", "predict")))
+    files = CredentialFiles(IdentityOptions(keys.path, anonymous_roles=("read", "predict")), read_file)
     house.sources = dataclasses.replace(house.sources, credentials=files)
     keys.path.write_text("alice read\n")
     files.poll()
