@@ -113,6 +113,7 @@ class ObjectStore:
         """
         self._files = _file_system(scheme)
         self._is_s3 = _EXTRAS.get(scheme) == "s3"
+        self._has_prefixes = scheme in _EXTRAS
 
     def list(self, uri: str) -> list[StoredObject] | None:
         """Return every object below `uri` by name, or None if there are none. Makes one call per thousand objects.
@@ -121,7 +122,7 @@ class ObjectStore:
             StoreError: the store is unavailable, or denies access.
         """
         try:
-            found: dict[str, dict[str, Any]] = self._files.find(uri, detail=True)
+            found: dict[str, dict[str, Any]] = self._find(uri)
         except FileNotFoundError:
             return None
         except Exception as error:
@@ -134,6 +135,16 @@ class ObjectStore:
             if key.startswith(prefix) and info["type"] == "file" and not key.endswith("/")
         ]
         return objects or None
+
+    def _find(self, uri: str) -> dict[str, dict[str, Any]]:
+        bucket, _, key = self._files._strip_protocol(uri).rstrip("/").partition("/")
+        found: dict[str, dict[str, Any]]
+        if self._has_prefixes and key:
+            # Without a prefix, an empty listing makes them ask twice more whether the path is an object.
+            found = self._files.find(bucket, detail=True, prefix=f"{key}/")
+        else:
+            found = self._files.find(uri, detail=True)
+        return found
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes:
         """Return the bytes from `start` up to `end`: fewer if the object has become shorter.

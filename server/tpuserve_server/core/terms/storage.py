@@ -124,7 +124,7 @@ def parse_version(name: str) -> int | None:
 FILE_SCHEME: Final = "file://"
 
 # File that a flag names: a path, `file:///…`, or the URI of an object in a store.
-FileName: TypeAlias = Path | str
+FileName: TypeAlias = str | Path
 
 
 def is_uri(path: str) -> bool:
