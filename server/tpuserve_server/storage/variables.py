@@ -112,7 +112,7 @@ def _warn(line: str) -> None:
 def _endpoint(values: Mapping[str, str], uses_https: bool) -> str | None:
     """Return the URL in S3_ENDPOINT, or None without the variable: botocore reads AWS' variables.
 
-    As in TensorFlow, a scheme in the variable takes precedence over S3_USE_HTTPS.
+    A scheme in the variable takes precedence over S3_USE_HTTPS, as in TensorFlow.
     """
     endpoint = values.get("S3_ENDPOINT")
     if endpoint is None:

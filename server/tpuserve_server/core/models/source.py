@@ -46,7 +46,7 @@ class Source:
     A version is reported once it is complete, so that the server does not load a copy in progress. With a manifest, a
     version is complete when all listed files are there. Without one, it is complete when no file has changed for a
     second, or for a minute by the files' own times. After 30 seconds without a change, an incomplete version is
-    reported too. Its load reports the error. Looks at an incomplete version follow a clock of their own.
+    reported too. Its load reports the error. The source looks at an incomplete version each second.
 
     Each poll is a round on the polling thread. It looks at directories itself, and at base paths in stores through a
     few threads, because each listing waits for a network. The polling thread waits for them.

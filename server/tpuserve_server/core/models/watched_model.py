@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 STILL_S: Final = 1.0
 _PATIENT_S: Final = 30.0
 # Age of the last change, by the times of the files, from which a version without a manifest is complete at the first
-# look. It is long, because the clocks of a file server and of this machine may differ.
+# look. It is long, because the clocks of a file server and of this machine may differ
+# (docs/explanation/decisions/0096-the-age-of-files-completes-a-version.md).
 _OLD_S: Final = 60.0
 _UNLISTED: Final = f"no manifest lists its files, so they must stay unchanged for {STILL_S:g} s"
 
@@ -233,7 +234,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Observation:
-    """What is known of one version: its contents, since when they are unchanged, and those when it was complete.
+    """The observations of one version: its contents, since when they are unchanged, and those when it was complete.
 
     `first_s` is the time when its files were first read. `lacks` is for a version that was never complete. `refusal` is
     the storage's when it was complete.
