@@ -22,7 +22,7 @@ MODELS = 40
 
 @pytest.fixture
 def proxy(store: RunningStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
-    """A proxy to which the variables of the store point."""
+    """Return a proxy to which the variables of the store point."""
     with CountingProxy(store.port).running() as proxy:
         variable = "AWS_ENDPOINT_URL" if store.scheme == "s3" else "STORAGE_EMULATOR_HOST"
         monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.port}")
