@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -89,6 +90,30 @@ def test_a_model_that_fails_opens_no_port_and_ends_the_server(tmp_path: Path) ->
         server.wait_for("tpuserve: 1 servable(s) did not become available")
         assert server.process.wait(STOP_TIMEOUT_S) == 1
         assert [line for line in server.lines if "CRITICAL" in line or "Running gRPC" in line] == []
+
+
+def test_a_damaged_model_does_not_delay_the_others(version: Path, tmp_path: Path) -> None:
+    # With the default retries: a minute's pause before each.
+    port, rest_port = free_ports(2)
+    shutil.copytree(version, tmp_path / "good" / "1")
+    damaged = shutil.copytree(version, tmp_path / "damaged" / "1") / "saved_model.pb"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    models = "".join(f'config {{ name: "{name}" base_path: "{tmp_path / name}" }} ' for name in ("good", "damaged"))
+    config = tmp_path / "models.config"
+    config.write_text(f"model_config_list {{ {models} }}")
+    arguments = [
+        *(str(BIN / "tensorflow_model_server"), f"--port={port}", "--bind_address=127.0.0.1"),
+        *(f"--rest_api_port={rest_port}", f"--model_config_file={config}"),
+    ]
+    with start_command(arguments) as server:
+        server.wait_for("damaged version: 1} has failed; permanent: tried again when its files change")
+        server.wait_for("Running gRPC ModelServer")
+        (status,) = httpx.get(f"http://127.0.0.1:{rest_port}/v1/models/damaged").json()["model_version_status"]
+        assert status["state"] == "END"
+        assert status["status"]["error_message"].endswith(" (permanent: tried again when its files change)")
+        shutil.copy(version / "saved_model.pb", damaged)
+        server.wait_for("Serving {name: damaged version: 1}")
+        assert server.stop() == 0
 
 
 def test_caches_that_cannot_be_written_are_named_at_the_start(tmp_path: Path) -> None:

@@ -354,14 +354,17 @@ class EnsembleLoader:
         """Implement Loader.load. An ensemble is checked against the versions that serve its steps now.
 
         Raises:
-            Unavailable: a step has no version that serves.
-            FailedPrecondition: the signatures of the steps do not fit the connections.
+            FailedPrecondition: a step has no version that serves, or the signatures of the steps do not fit the
+                connections. Only other versions of the steps can help, and they change the fingerprint.
             ServingError: as the loader of version directories.
         """
         if aspired.ensemble is None:
             return self._versions.load(aspired)
         steps = EnsembleSteps(aspired.servable.name, aspired.ensemble, self._acquire)
-        steps.hold().release()
+        try:
+            steps.hold().release()
+        except ServingError as error:
+            raise FailedPrecondition(error.message) from None
         return LoadedEnsemble(steps, _notes(aspired.ensemble))
 
     def unload(self, loaded: Loaded) -> None:

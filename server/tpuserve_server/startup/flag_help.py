@@ -45,7 +45,7 @@ HELP: Final[Mapping[str, str]] = {
         "Maximum memory for the responses that a client has not read on one connection; 0: 4 times "
         "max_request_bytes, at least max_response_bytes."
     ),
-    "max_num_load_retries": "Maximum number of retries to load a version.",
+    "max_num_load_retries": "Maximum number of retries to load a version after an error that may pass.",
     "load_retry_interval_micros": (
         "Pause between attempts to load a version, in microseconds; a negative value is no pause."
     ),

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted
+from tpuserve_server.core.terms.errors import FailedPrecondition, ResourceExhausted, Unavailable, file_error
 from tpuserve_server.versions.manifest import sha256_of
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,8 @@ class VersionCache:
 
         Raises:
             ResourceExhausted: the copy does not fit next to the copies in use.
-            FailedPrecondition: the directory of the cache cannot be used.
+            FailedPrecondition: the copy is larger than the cache, or the directory of the cache cannot be used.
+            Unavailable: the cache cannot be used now.
             ServingError: an error of `fill`. The unfinished copy is removed.
         """
         with self._exclusive(key), _disk_errors(self._directory):
@@ -114,7 +115,7 @@ class VersionCache:
         logger.warning("A copy in the storage cache is damaged. The server copies it again: %s", entry.path)
         with self._locked():
             if not _remove(entry.path):
-                raise FailedPrecondition("The copy in the storage cache is damaged and in use")
+                raise Unavailable("The copy in the storage cache is damaged and in use")
         return None
 
     def _make_copy(self, key: str, name: str, size_bytes: int, fill: Fill) -> Path:
@@ -124,7 +125,7 @@ class VersionCache:
             descriptor = _lock(partial, fcntl.LOCK_EX)
             _Entry(partial, size_bytes, 0.0, {}).write()
         if descriptor is None:
-            raise FailedPrecondition("The storage cache cannot be locked")
+            raise Unavailable("The storage cache cannot be locked")
         try:
             copy = _Entry(partial, size_bytes, 0.0, {}).copy_path(name)
             copy.mkdir(parents=True)
@@ -149,7 +150,7 @@ class VersionCache:
 
     def _make_room(self, size_bytes: int) -> None:
         if size_bytes > self._max_bytes:
-            raise ResourceExhausted(
+            raise FailedPrecondition(
                 f"The version has {size_bytes} bytes, more than the limit of the storage cache: {self._max_bytes} "
                 f"({_FLAG})"
             )
@@ -226,13 +227,9 @@ def _is_undamaged(entry: _Entry, name: str) -> bool:
 
 @contextlib.contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """Replace an OSError by FailedPrecondition without the path, which only the log may show."""
+    """Replace an OSError by an error without the path, which only the log may show."""
     try:
         yield
     except OSError as error:
         logger.error("The storage cache in %s cannot be used: %s", directory, error)
-        raise FailedPrecondition(f"The storage cache cannot be used: {_reason(error)}") from error
-
-
-def _reason(error: OSError) -> Any:  # noqa: ANN401 - strerror is typed so
-    return error.strerror or type(error).__name__
+        raise file_error("The storage cache cannot be used", error) from error

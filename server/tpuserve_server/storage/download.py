@@ -20,6 +20,12 @@ _BLOCK_BYTES = 2**20
 _PROGRESS_S = 10.0
 
 
+class DamagedCopy(DataLoss):
+    """The copy is not the store's object. The object may be intact, so another copy may be too."""
+
+    may_pass = True
+
+
 class Store(Protocol):
     """Methods of a store that a download needs; see ObjectStore."""
 
@@ -37,7 +43,7 @@ def download(
 
     Raises:
         FailedPrecondition: a name leads out of the directory, or is both a file and a directory.
-        DataLoss: the copied data does not match the store's size or hash.
+        DamagedCopy: the copied data does not match the store's size or hash.
         Unavailable: the store failed, or `stop` was set.
     """
     try:
@@ -84,7 +90,7 @@ def _copy_range(store: Store, stored: StoredObject, target: Path, start: int, st
     except StoreError as error:
         raise _unavailable(stored, error) from error
     if len(content) != end - start:
-        raise DataLoss(f"{stored.name} became shorter while the server copied it")
+        raise DamagedCopy(f"{stored.name} became shorter while the server copied it")
     with (target / stored.name).open("r+b") as file:
         file.seek(start)
         file.write(content)
@@ -120,9 +126,9 @@ def _verify(store: Store, stored: StoredObject, target: Path, stop: threading.Ev
         if crc32c is not None:
             crc32c.update(block)
     if crc32c is not None and crc32c.digest() != stored.crc32c:
-        raise DataLoss(f"{stored.name} is corrupt: its CRC32C is not the store's")
+        raise DamagedCopy(f"{stored.name} is corrupt: its CRC32C is not the store's")
     if stored.md5 is not None and md5.digest() != stored.md5 and _has_md5(store, stored):
-        raise DataLoss(f"{stored.name} is corrupt: its MD5 is {md5.hexdigest()}, the store has {stored.md5.hex()}")
+        raise DamagedCopy(f"{stored.name} is corrupt: its MD5 is {md5.hexdigest()}, the store has {stored.md5.hex()}")
     return sha256.hexdigest()
 
 

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from tpuserve_formats.manifest import FORMAT_VERSION, MANIFEST_FILE
 from tpuserve_formats.manifest.part import PadValue, Part
 from tpuserve_formats.manifest.version import ManifestCpu, ManifestEvaluation, ManifestFile, ManifestParity
-from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition
+from tpuserve_server.core.terms.errors import DeadlineExceeded, FailedPrecondition, ServingError, file_error
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import Precision
 
@@ -132,7 +132,7 @@ class Manifest(Part):
             try:
                 digest = sha256_of(version_path / name, is_over)
             except OSError as error:
-                raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
+                raise file_error(f"{name} cannot be read", error) from error
             if digest != entry.sha256:
                 raise FailedPrecondition(
                     f"{name} is corrupt: its sha256 is {digest}, the manifest has {entry.sha256}. "
@@ -157,7 +157,7 @@ def read_content(version_path: Path, name: Path, max_bytes: int) -> bytes | None
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
+        raise file_error(f"{name} cannot be read", error) from error
 
 
 def missing_file(version_path: Path) -> str | None:
@@ -171,7 +171,7 @@ def missing_file(version_path: Path) -> str | None:
             return None
         for name, entry in manifest.files.items():
             _verify_size(version_path, name, entry)
-    except FailedPrecondition as error:
+    except ServingError as error:
         return error.message
     return ""
 
@@ -192,7 +192,9 @@ def _verify_size(version_path: Path, name: str, entry: ManifestFile) -> None:
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(version_path)):
             raise FailedPrecondition(f"{name} in the manifest is outside the version directory")
         size_bytes = path.stat().st_size if path.is_file() else None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise file_error(f"{name!r} in the manifest cannot be checked", error) from error
+    except ValueError as error:
         # pathlib raises ValueError for a name with a NUL.
         raise FailedPrecondition(f"{name!r} in the manifest cannot be checked: {type(error).__name__}") from error
     if wrong := describe_size(name, entry, size_bytes):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.deploy.kustomize import OVERLAYS, build, of_kind
 from tests.deploy.manifests import Manifest, server_container
 from tests.deploy.pod_server import PodServer, run_container
+from tests.e2e.running_server import START_TIMEOUT_S
 from tests.support.device_programs import double_and_add, write_programs
 from tests.support.object_stores import running_store
 from tests.support.saved_models import save_function, save_mlp, write_manifest
@@ -73,13 +74,11 @@ def test_a_pod_waits_for_its_bucket(tmp_path: Path) -> None:
             check_unready(server, " (its base path does not exist)")
 
 
-def test_a_pod_without_a_tpu_reports_what_it_found(tmp_path: Path) -> None:
+def test_a_pod_without_a_tpu_ends_with_what_it_found(tmp_path: Path) -> None:
     version = tmp_path / "models/model/1"
     save_function(version, lambda x: {"y": 2 * x}, tf.TensorSpec([None, 2], tf.float32, "x"))
     write_programs(version, double_and_add())
     with run_container(tpu_container(), tpu_paths(tmp_path, tmp_path)) as server:
         server.command.wait_for("failed: --device=tpu: PJRT found only cpu")
-        check_unready(server, "")
-        code, text = status(server)
-        assert code == 200
-        assert "load attempt 1 of 6 failed: --device=tpu: PJRT found only cpu" in text
+        # JAX looks for devices once in the life of a process, so the kubelet has to start another one.
+        assert server.command.process.wait(START_TIMEOUT_S) == 1

@@ -57,7 +57,7 @@ def test_a_restart_finds_the_copy(cache: VersionCache, tmp_path: Path) -> None:
 def test_a_damaged_copy_is_made_anew(cache: VersionCache) -> None:
     path = cache.take("k", "7", 8, writing())
     (path / "a" / "b").write_bytes(b"1234567x")
-    with pytest.raises(FailedPrecondition, match="damaged and in use"):
+    with pytest.raises(Unavailable, match="damaged and in use"):
         cache.take("k", "7", 8, refuse)
     cache.release(path)
     assert (cache.take("k", "7", 8, writing()) / "a" / "b").read_bytes() == b"12345678"
@@ -96,7 +96,7 @@ def test_the_least_recently_used_copy_that_is_not_in_use_makes_way(cache: Versio
 
 def test_a_version_larger_than_the_cache_is_refused_before_it_is_copied(cache: VersionCache) -> None:
     with pytest.raises(
-        ResourceExhausted, match=r"21 bytes, more than the limit of the storage cache: 20 \(--storage_cac"
+        FailedPrecondition, match=r"21 bytes, more than the limit of the storage cache: 20 \(--storage_cac"
     ):
         cache.take("k", "7", 21, refuse)
 

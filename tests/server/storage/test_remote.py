@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.object_stores import RunningStore
-from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ResourceExhausted, Unavailable
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Unavailable
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
@@ -272,7 +272,7 @@ def test_a_restart_loads_from_the_cache(
 def test_a_version_larger_than_the_cache_says_so(store: RunningStore, base: str, tmp_path: Path) -> None:
     storage = RemoteStorage(VersionCache(tmp_path / "cache", 10), FILES, patience_s=100)
     put_version(store, f"{base}/1")
-    with pytest.raises(ResourceExhausted, match="15 bytes, more than the limit of the storage cache: 10"):
+    with pytest.raises(FailedPrecondition, match="15 bytes, more than the limit of the storage cache: 10"):
         storage.fetch(find(storage, store, base)[1])
 
 

@@ -10,11 +10,10 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from tpuserve_server.core.terms.deadline import Clock
+from tpuserve_server.core.terms.deadline import Clock, clock_time
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, Quarantined, counted
 from tpuserve_server.core.terms.server_state import HUNG
 from tpuserve_server.core.terms.types import ServableId
@@ -90,7 +89,7 @@ class VersionEnds:
         last = self._of_version[-1]
         raise Quarantined(
             f"quarantined: the server's process ended {len(self._of_version)} times while this version was loading or "
-            f"running, last while {last.activity} ({last.how}). The server tries it again at {_clock_time(wait_s)}, or "
+            f"running, last while {last.activity} ({last.how}). The server tries it again at {clock_time(wait_s)}, or "
             f"at once when its files change",
             wait_s,
         )
@@ -108,14 +107,14 @@ class VersionEnds:
             raise InvalidArgument(
                 f"Model {self._id.name} version {self._id.version} refuses {form}: a run with these input shapes "
                 f"{_effect(self._of_forms[form][-1])}. Send other shapes. The server refuses these until "
-                f"{_clock_time(wait_s)}"
+                f"{clock_time(wait_s)}"
             )
         wait_s = self._only_known_until_s - now_s
         if wait_s > 0:
             raise FailedPrecondition(
                 f"Model {self._id.name} version {self._id.version} refuses {form}: it has not run these input shapes "
                 f"before, and {len(self._of_forms)} other new ones ended or hung the server's process. Send shapes "
-                f"that other requests use, or wait until {_clock_time(wait_s)}"
+                f"that other requests use, or wait until {clock_time(wait_s)}"
             )
 
     def describe_refusals(self) -> str:
@@ -130,7 +129,7 @@ class VersionEnds:
         if len(refused) > len(shown):
             shown.append(f"refuses {len(refused) - len(shown)} more input shapes")
         if (wait_s := self._only_known_until_s - now_s) > 0:
-            shown.append(f"runs only input shapes that it has run before until {_clock_time(wait_s)}")
+            shown.append(f"runs only input shapes that it has run before until {clock_time(wait_s)}")
         return "; ".join(shown)
 
     def __str__(self) -> str:
@@ -183,7 +182,3 @@ def _points(end: End) -> int:
 
 def _effect(end: End) -> str:
     return "hung" if end.how == HUNG else f"ended the server's process ({end.how})"
-
-
-def _clock_time(in_s: float) -> str:
-    return f"{datetime.now(UTC) + timedelta(seconds=in_s):%Y-%m-%d %H:%M:%S} UTC"

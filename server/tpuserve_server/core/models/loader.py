@@ -38,10 +38,12 @@ class AspiredVersion:
     ensemble: Ensemble | None = None
     refusal: str = ""
 
-    @property
-    def is_worth_retrying(self) -> bool:
-        """Whether a failed load may succeed without a change. A load of an ensemble depends only on its steps."""
-        return self.ensemble is None and not self.refusal
+    def next_try(self, error: ServingError) -> str:
+        """Return when the server loads it again after it failed for good, for people. Empty if `error` has the time."""
+        if error.retry_after_s is not None:
+            return ""
+        changed = "its files change" if self.ensemble is None else "the versions of its steps change"
+        return f"{'' if error.may_pass else 'permanent: '}tried again when {changed}"
 
     def has_changed_since(self, tried: "AspiredVersion") -> bool:
         """Return whether a load that failed for `tried` may succeed for this version."""

@@ -13,12 +13,11 @@ from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.unloads import Unloads
 from tpuserve_server.core.system.threads import JobThreads
 from tpuserve_server.core.system.timers import VersionTimer
-from tpuserve_server.core.terms.deadline import WaitingClock
+from tpuserve_server.core.terms.deadline import WaitingClock, clock_time
 from tpuserve_server.core.terms.errors import (
     Cancelled,
     DeadlineExceeded,
     Internal,
-    Quarantined,
     ResourceExhausted,
     ServingError,
 )
@@ -204,7 +203,11 @@ class VersionManager:
         if failing.waits:
             self._registry.failed(servable_id, failing.error)
 
-    def _load_failed(self, aspired: AspiredVersion, error: ServingError, *, may_retry: bool = True) -> None:
+    def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
+        """Try the load again after a pause if its error may pass, otherwise fail the version.
+
+        An error with its own time of the next try fails the version until then.
+        """
         servable_id = aspired.servable
         if self._is_wanted(servable_id) and not self._registry.is_current(aspired) and not self._stopping:
             # The failed version was given up. The version that is wanted now has not been tried.
@@ -212,21 +215,21 @@ class VersionManager:
             self._begin_load(servable_id)
             return
         attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
-        may_retry = may_retry and aspired.is_worth_retrying and not isinstance(error, Quarantined)
-        max_retries = self._options.max_retries if may_retry else 0
+        max_retries = self._options.max_retries if error.may_pass else 0
         if attempts > max_retries or not self._is_wanted(servable_id) or self._stopping:
             self._failing.pop(servable_id, None)
             self._registry.failed(servable_id, error)
-            if isinstance(error, Quarantined):
+            if next_try := aspired.next_try(error):
+                logger.warning("%s has failed; %s", servable_id, next_try)
+            if error.retry_after_s is not None:
                 self._retries.set(servable_id, error.retry_after_s)
             return
         self._failing[servable_id] = _Failing(attempts, error, aspired, waits=True)
         pause_s = self._options.retry_interval_s
         total = 1 + max_retries
-        logger.warning("Retrying to load %s in %g s", servable_id, pause_s)
-        self._registry.waiting(
-            servable_id, f"load attempt {attempts} of {total} failed: {error.message}; next attempt in {pause_s:g} s"
-        )
+        next_try = f"next attempt at {clock_time(pause_s)}"
+        logger.warning("Loading %s again: %s", servable_id, next_try)
+        self._registry.waiting(servable_id, f"load attempt {attempts} of {total} failed: {error.message}; {next_try}")
         self._retries.set(servable_id, pause_s)
 
     def _is_wanted(self, servable_id: ServableId) -> bool:
@@ -259,7 +262,6 @@ class VersionManager:
             self._load_failed(
                 attempt.aspired,
                 DeadlineExceeded(f"{attempt.reason}. Its thread and memory remain in use until it ends"),
-                may_retry=False,
             )
             self._advance(servable_id.name)
 

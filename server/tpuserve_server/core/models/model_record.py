@@ -41,7 +41,7 @@ class VersionRecord:
         return VersionStatus(
             servable=self.aspired.servable,
             state=self.state,
-            error=self.error.message if self.error else "",
+            error=f"{self.error.message}{self._next_try()}" if self.error else "",
             error_code=self.error.code if self.error else 0,
             notes=notes,
             waits=waits,
@@ -51,6 +51,10 @@ class VersionRecord:
         """Return for how long the version's run hangs, for people, or "" if none does."""
         hung_s = self.loaded.hung_s() if self.loaded is not None else 0.0
         return f"a run has taken {hung_s:.0f} s and hangs (--run_timeout_seconds)" if hung_s else ""
+
+    def _next_try(self) -> str:
+        next_try = self.aspired.next_try(self.error) if self.error and self.is_aspired else ""
+        return f" ({next_try})" if next_try else ""
 
     def _why_unloading(self) -> str:
         if self.state is not State.UNLOADING:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, Self
 
 
@@ -95,3 +96,8 @@ def limit_runs(limit_s: float) -> Iterator[None]:
 def run_limit_s() -> float:
     """Return the limit of this thread's runs in seconds; 0: none. A run that takes longer raises DeadlineExceeded."""
     return _RUN_LIMIT_S.get()
+
+
+def clock_time(in_s: float) -> str:
+    """Return the time of day in `in_s` seconds, for people."""
+    return f"{datetime.now(UTC) + timedelta(seconds=in_s):%Y-%m-%d %H:%M:%S} UTC"

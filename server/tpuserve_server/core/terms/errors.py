@@ -23,10 +23,11 @@
     └── Unauthenticated
 
 Each error has a canonical code and a message that clients may see. Only `protocols.status` maps a code to gRPC and
-HTTP.
+HTTP. The class also decides whether the load of a version that failed with it is tried again: `may_pass`.
 """
 
 import enum
+import errno
 from collections.abc import Iterable
 from heapq import nsmallest
 from typing import ClassVar, Final, Self
@@ -81,7 +82,10 @@ class ServingError(Exception):
     """A failure with a canonical code and a message that clients may see."""
 
     code: ClassVar[Code] = Code.UNKNOWN
-    # Seconds after which the client may retry, or None if unknown.
+    # Whether the cause may pass while the version's files and configuration stay as they are, so that its load is worth
+    # a few retries. False: the load would fail again. An error of unknown cause may pass.
+    may_pass: ClassVar[bool] = False
+    # Seconds after which the client may retry, or the next try of a load, or None if unknown.
     retry_after_s: float | None = None
 
     def __init__(self, message: str) -> None:
@@ -104,12 +108,14 @@ class Cancelled(ServingError):
     """The caller cancelled the request or disconnected before the response was ready."""
 
     code = Code.CANCELLED
+    may_pass = True
 
 
 class Unknown(ServingError):
     """A failure without a more specific code. The message states the cause."""
 
     code = Code.UNKNOWN
+    may_pass = True
 
 
 class InvalidArgument(ServingError):
@@ -146,6 +152,7 @@ class ResourceExhausted(ServingError):
     """A limit was reached, such as the size of a message or a quota."""
 
     code = Code.RESOURCE_EXHAUSTED
+    may_pass = True
 
 
 class TooLate(ResourceExhausted):
@@ -185,6 +192,7 @@ class Aborted(ServingError):
     """The model aborted the request because of a conflict with another. A retry may succeed."""
 
     code = Code.ABORTED
+    may_pass = True
 
 
 class OutOfRange(ServingError):
@@ -203,6 +211,7 @@ class Internal(ServingError):
     """A fault of the server or the model. The message contains no more than a client needs."""
 
     code = Code.INTERNAL
+    may_pass = True
 
 
 class OutOfMemory(Internal):
@@ -217,6 +226,7 @@ class Unavailable(ServingError):
     """The server or the model is loading, draining or overloaded. A retry may succeed."""
 
     code = Code.UNAVAILABLE
+    may_pass = True
 
 
 class DeviceLost(Unavailable):
@@ -259,6 +269,28 @@ _ERROR_BY_CODE: dict[int, type[ServingError]] = {error.code: error for error in 
 def error_for_code(code: int, message: str) -> ServingError:
     """Return the error for a library's canonical code, or Unknown for a number that gRPC does not define."""
     return _ERROR_BY_CODE.get(code, Unknown)(message)
+
+
+# Errors of the system that last until the operator changes the file or its permissions.
+_LASTING: Final = {
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
+
+
+def file_error(subject: str, error: OSError) -> ServingError:
+    """Return the error of a load for a file of the version: `SUBJECT: REASON`, without the path that only logs show.
+
+    Other errors than those of the file itself may pass, as on a network's file system.
+    """
+    message = f"{subject}: {error.strerror or type(error).__name__}"
+    return FailedPrecondition(message) if error.errno in _LASTING else Unavailable(message)
 
 
 def counted(number: int, noun: str) -> str:

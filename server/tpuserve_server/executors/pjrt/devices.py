@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from tpuserve_formats.manifest.device import DeviceShardRule
 from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.errors import Code, DeviceLost, FailedPrecondition, ServingError, counted
+from tpuserve_server.core.terms.errors import Code, DeviceLost, FailedPrecondition, ServingError, Unavailable, counted
 from tpuserve_server.core.terms.types import Array
 
 # Kinds of device by the client's platform, if the two names differ.
@@ -41,6 +41,7 @@ def find_devices(requested: str, count: int = 1) -> list[jax.Device]:
     Raises:
         NoAccelerator: `auto` finds no TPU or GPU.
         FailedPrecondition: there are no devices of that kind, or too few.
+        Unavailable: JAX cannot start a client, as while another process holds the device.
     """
     _quieten_libtpu()
     if requested == "cpu":
@@ -49,7 +50,8 @@ def find_devices(requested: str, count: int = 1) -> list[jax.Device]:
     try:
         found: list[jax.Device] = jax.devices()
     except RuntimeError as error:
-        raise FailedPrecondition(f"PJRT cannot start: {_first_line(error)}") from error
+        # Another process may hold the device.
+        raise Unavailable(f"PJRT cannot start: {_first_line(error)}") from error
     kind = kind_of(found[0])
     if requested == "auto" and kind == "cpu":
         raise NoAccelerator("PJRT found no TPU or GPU")

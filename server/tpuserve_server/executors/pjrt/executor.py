@@ -19,7 +19,7 @@ from jax.sharding import Sharding
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError, counted
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, ServingError, counted, file_error
 from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId
 from tpuserve_server.executors.pjrt import PjrtOptions
@@ -71,7 +71,7 @@ def map_weights(path: Path) -> dict[str, Array]:
             raise DataLoss(f"{path.name} is truncated: {size_bytes} bytes")
         content: Array = np.memmap(path, np.uint8, "r").view(np.ndarray)
     except OSError as error:
-        raise DataLoss(f"{path.name} cannot be read: {error.strerror}") from error
+        raise file_error(f"{path.name} cannot be read", error) from error
     length = int.from_bytes(content[:_LENGTH_BYTES].tobytes(), "little")
     start = _LENGTH_BYTES + length
     if length > _MAX_HEADER_BYTES or start > size_bytes:

@@ -14,7 +14,7 @@ from tpuserve_formats.manifest.device import DeviceHost, DevicePartEntry, Device
 from tpuserve_formats.manifest.part import Part
 from tpuserve_formats.manifest.tensor import ManifestTensor
 from tpuserve_formats.manifest.version import ManifestSignature
-from tpuserve_server.core.terms.errors import FailedPrecondition
+from tpuserve_server.core.terms.errors import FailedPrecondition, file_error
 from tpuserve_server.core.terms.types import Signature, TensorSpec
 
 # By the names that the exporter writes. numpy also takes programs of its own for a name, such as "2f4,(3,)i2".
@@ -40,7 +40,7 @@ class ProgramManifest(Part):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FailedPrecondition(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from error
+            raise file_error(f"{MANIFEST_FILE} cannot be read", error) from error
         try:
             if _Outline.model_validate_json(content).device is None:
                 return None

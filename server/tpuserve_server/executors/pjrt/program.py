@@ -12,7 +12,7 @@ from jax.sharding import Sharding
 from tpuserve_formats.manifest.device import DevicePartEntry, DeviceProgram, ManifestDevice
 from tpuserve_formats.manifest.tensor import DeviceTensor
 from tpuserve_formats.safety.custom_calls import find_calls_in_bytecode
-from tpuserve_server.core.terms.errors import FailedPrecondition, counted
+from tpuserve_server.core.terms.errors import FailedPrecondition, counted, file_error
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.executors.pjrt.devices import Placement
 from tpuserve_server.executors.pjrt.failures import FreeMemory, device_errors
@@ -183,7 +183,7 @@ def _read(path: Path, name: str, device: ManifestDevice) -> export.Exported:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FailedPrecondition(f"{name} cannot be read: {error.strerror}") from error
+        raise file_error(f"{name} cannot be read", error) from error
     try:
         return export.deserialize(bytearray(content))
     except _UNREADABLE as error:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tensorflow.python.client import pywrap_tf_session
 
-from tpuserve_server.core.terms.errors import Internal, error_for_code
+from tpuserve_server.core.terms.errors import FailedPrecondition, error_for_code
 
 # Opaque pointers, such as TF_Session * and TF_Graph *.
 Pointer: TypeAlias = int
@@ -76,7 +76,7 @@ def library() -> ctypes.CDLL:
     """Return the library that the tensorflow package has already loaded.
 
     Raises:
-        Internal: this TensorFlow has no such library.
+        FailedPrecondition: this TensorFlow has no such library.
     """
     package = Path(pywrap_tf_session.__file__).parents[2]
     for path in sorted(package.glob("libtensorflow_cc.*")):
@@ -85,7 +85,9 @@ def library() -> ctypes.CDLL:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
         return loaded
-    raise Internal(f"TensorFlow {pywrap_tf_session.__version__} has no libtensorflow_cc next to its Python package")
+    raise FailedPrecondition(
+        f"TensorFlow {pywrap_tf_session.__version__} has no libtensorflow_cc next to its Python package"
+    )
 
 
 def version() -> str:

@@ -15,7 +15,7 @@ from tensorflow.python.framework.errors_impl import OpError
 from tpuserve_formats.messages.official import CallableOptions, ConfigProto, MetaGraphDef
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.system.runtime_folder import runtime_folder
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import InvalidArgument, file_error
 from tpuserve_server.executors.tensorflow.saved_session import SavedSession
 
 # Parses `saved_model.pbtxt` with the parser of TensorFlow's loader.
@@ -103,7 +103,7 @@ class PinnedSavedModel:
         try:
             self._make(version)
         except OSError as error:
-            raise FailedPrecondition(f"the server cannot make a private copy of it: {error.strerror}") from error
+            raise file_error("the server cannot make a private copy of it", error) from error
 
     def _make(self, version: Path) -> None:
         self.graph = memoryview(b"")
@@ -157,7 +157,7 @@ def _copy_graph(version: Path, copy: FileIO) -> bool:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise InvalidArgument(f"{name} cannot be read: {error.strerror}") from error
+            raise file_error(f"{name} cannot be read", error) from error
         return True
     return False
 

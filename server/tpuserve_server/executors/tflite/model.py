@@ -15,7 +15,7 @@ from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
 
 from tpuserve_formats.messages.official import MetaGraphDef, TensorInfo
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
+from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, file_error
 from tpuserve_server.core.terms.servable import InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, Array, ServableId, Signature, Tensors, TensorSpec
@@ -297,7 +297,7 @@ class TfliteExecutor:
             # Not loaded by path: LiteRT would map the file, and overwriting it would change the loaded model.
             content = (version.path / MODEL_FILE).read_bytes()
         except OSError as error:
-            raise InvalidArgument(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+            raise file_error(f"{MODEL_FILE} cannot be read", error) from error
         if not content:
             raise InvalidArgument(f"{MODEL_FILE} is empty")
         check_operations(content, self._options.allowed_ops)

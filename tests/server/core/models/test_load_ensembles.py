@@ -136,7 +136,8 @@ def test_a_load_names_the_failed_model_and_the_next_load_tries_again(house: Hous
             house.settle(house.models.load("chain"))
         assert caught.value.message == (
             "load failed for model 'chain': ensemble 'chain' depends on 'b' which has no loaded version. Model 'b' "
-            "loading failed with error: version 5 is at UNAVAILABLE state: Internal: broken;"
+            "loading failed with error: version 5 is at UNAVAILABLE state: Internal: broken (tried again when "
+            "its files change);"
         )
     bad.unlink()
     house.settle(house.models.load("chain"))

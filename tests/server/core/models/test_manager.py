@@ -1,6 +1,7 @@
 import contextlib
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedVer
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock
-from tpuserve_server.core.terms.errors import FailedPrecondition, NotFound, Quarantined, Unavailable
+from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, NotFound, Quarantined, Unavailable
 from tpuserve_server.core.terms.options import LoadOptions
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
@@ -112,6 +113,7 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
     house.manager.stop()
 
 
+PERMANENT = "(permanent: tried again when its files change)"
 ONE_AT_A_TIME = LoadOptions(threads=1, max_retries=0)
 AGAIN_AT_ONCE = LoadOptions(threads=1, max_retries=2, retry_interval_micros=0)
 AGAIN_MUCH_LATER = LoadOptions(threads=1, max_retries=2, retry_interval_micros=10**12)
@@ -217,7 +219,7 @@ def test_several_versions_are_served_when_several_are_wanted(house: House) -> No
 
 @pytest.mark.parametrize("house", [AGAIN_AT_ONCE], indirect=True)
 def test_a_failed_load_is_tried_again_and_may_succeed(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("the volume is away")
+    house.loader.faults[1] = Unavailable("the volume is away")
     house.loader.on_load = lambda: house.loader.faults.pop(1) if len(house.loader.loads) == 3 else None
     house.aspire(1)
     house.wait_for(1, State.AVAILABLE)
@@ -226,17 +228,40 @@ def test_a_failed_load_is_tried_again_and_may_succeed(house: House) -> None:
 
 @pytest.mark.parametrize("house", [AGAIN_AT_ONCE], indirect=True)
 def test_a_load_that_has_failed_often_enough_is_given_up_with_its_error(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("corrupt")
+    house.loader.faults[1] = Unavailable("corrupt")
     house.aspire(1)
-    assert house.wait_for(1, State.END) == "corrupt"
+    assert house.wait_for(1, State.END) == "corrupt (tried again when its files change)"
     assert len(house.loader.loads) == 3
     house.aspire(1)
     assert len(house.loader.loads) == 3
+
+
+@pytest.mark.parametrize("house", [AGAIN_AT_ONCE], indirect=True)
+def test_a_permanent_error_is_tried_again_only_with_other_files_or_on_request(house: House) -> None:
+    house.aspire(1, "n")
+    house.loader.faults[2] = DataLoss("truncated")
+    house.aspire(2, fingerprint="half")
+    assert house.wait_for(2, State.END) == f"truncated {PERMANENT}"
+    # The other model is ready at once.
+    house.wait_for(1, State.AVAILABLE, "n")
+    assert house.registry.why_not_ready() == ""
+    house.aspire(2, fingerprint="half")
+    house.aspire(2, fingerprint="still half")
+    house.wait_until(lambda: len(house.loader.loads) == 3)
+    house.wait_for(2, State.END)
+    del house.loader.faults[2]
+    house.manager.retry("m")
+    house.wait_for(2, State.AVAILABLE)
+    assert [load.fingerprint for load in house.loader.loads if load.servable.version == 2] == [
+        "half",
+        "still half",
+        "still half",
+    ]
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_while_a_retry_waits_status_says_why_and_other_versions_load(house: House) -> None:
-    house.loader.faults[2] = FailedPrecondition("corrupt")
+    house.loader.faults[2] = Unavailable("corrupt")
     wanted = {version: aspired("m", version, "") for version in (1, 2)}
     house.manager.aspire("m", wanted)
     house.wait_for(1, State.AVAILABLE)
@@ -244,7 +269,7 @@ def test_while_a_retry_waits_status_says_why_and_other_versions_load(house: Hous
     house.wait_for(1, State.AVAILABLE, "n")
     failing = house.registry.statuses("m")[0]
     assert (failing.state, failing.error) == (State.LOADING, "")
-    assert failing.notes == ("load attempt 1 of 3 failed: corrupt; next attempt in 1e+06 s",)
+    assert re.fullmatch(r"load attempt 1 of 3 failed: corrupt; next attempt at \d{4}-.* UTC", failing.notes[0])
 
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
@@ -252,7 +277,8 @@ def test_an_ensemble_is_not_retried_until_its_steps_have_changed(house: House) -
     house.loader.faults[1] = FailedPrecondition("a step does not fit")
     ensemble = replace(aspired("m", 1, "steps 1 1"), ensemble=make_ensemble("n x=1 -> y=2"))
     house.manager.aspire("m", {1: ensemble})
-    assert house.wait_for(1, State.END) == "a step does not fit"
+    error = house.wait_for(1, State.END)
+    assert error == "a step does not fit (permanent: tried again when the versions of its steps change)"
     del house.loader.faults[1]
     house.manager.aspire("m", {1: replace(ensemble, fingerprint="steps 1 2")})
     house.wait_for(1, State.AVAILABLE)
@@ -261,7 +287,7 @@ def test_an_ensemble_is_not_retried_until_its_steps_have_changed(house: House) -
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_a_retry_that_waits_is_cancelled_at_once_when_nobody_wants_it(house: House) -> None:
-    house.loader.faults[2] = FailedPrecondition("corrupt")
+    house.loader.faults[2] = Unavailable("corrupt")
     house.aspire(2)
     house.wait_for_note(2, "corrupt")
     house.aspire(1)
@@ -274,7 +300,7 @@ def test_a_retry_that_waits_is_cancelled_at_once_when_nobody_wants_it(house: Hou
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_a_retry_does_not_wait_once_the_contents_have_changed(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("half copied")
+    house.loader.faults[1] = Unavailable("half copied")
     house.aspire(1, fingerprint="half")
     house.wait_for_note(1, "half copied")
     del house.loader.faults[1]
@@ -288,7 +314,7 @@ TIGHT, WIDE = BatchingParameters(latency_objective_ms=0.1), BatchingParameters(l
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_a_retry_does_not_wait_once_its_model_is_configured_otherwise(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("below the smallest batch's cost")
+    house.loader.faults[1] = Unavailable("below the smallest batch's cost")
     house.aspire(1, batching=TIGHT)
     house.wait_for_note(1, "smallest batch")
     del house.loader.faults[1]
@@ -309,7 +335,7 @@ def test_what_has_failed_is_tried_again_once_its_model_is_configured_otherwise(h
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_a_load_given_up_while_it_waits_for_a_thread_ends_as_cancelled(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("half copied")
+    house.loader.faults[1] = Unavailable("half copied")
     house.aspire(1, fingerprint="half")
     house.wait_for_note(1, "half copied")
     house.loader.gates["n"] = threading.Event()
@@ -430,7 +456,7 @@ def test_a_request_that_holds_one_model_keeps_no_other_in_memory(house: House) -
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_a_model_taken_away_is_unloaded_and_its_retries_end(house: House) -> None:
-    house.loader.faults[2] = FailedPrecondition("corrupt")
+    house.loader.faults[2] = Unavailable("corrupt")
     house.manager.aspire("m", {version: aspired("m", version, "") for version in (1, 2)})
     house.wait_for_note(2, "corrupt")
     house.wait_for(1, State.AVAILABLE)
@@ -445,7 +471,7 @@ def test_a_model_taken_away_is_unloaded_and_its_retries_end(house: House) -> Non
 
 @pytest.mark.parametrize("house", [AGAIN_MUCH_LATER], indirect=True)
 def test_stop_does_not_wait_for_retries(house: House) -> None:
-    house.loader.faults[1] = FailedPrecondition("corrupt")
+    house.loader.faults[1] = Unavailable("corrupt")
     house.aspire(1)
     house.wait_for_note(1, "corrupt")
     house.manager.stop()
@@ -493,7 +519,8 @@ def test_a_load_that_hangs_fails_and_the_next_load_runs(patient: PatientHouse) -
     gate = patient.loader.gates["m"] = threading.Event()
     patient.aspire(1)
     assert patient.give_up(1) == (
-        "Loading took more than 100 s (--load_timeout_seconds). Its thread and memory remain in use until it ends"
+        "Loading took more than 100 s (--load_timeout_seconds). Its thread and memory remain in use until it ends "
+        + PERMANENT
     )
     del patient.loader.gates["m"]
     patient.aspire(2)
@@ -571,7 +598,7 @@ def test_a_refused_version_is_not_retried(house: House) -> None:
     house.loader.faults[1] = FailedPrecondition("saved_model.pb is a named pipe")
     refused = replace(aspired("m", 1, ""), refusal="saved_model.pb is a named pipe")
     house.manager.aspire("m", {1: refused, 2: aspired("m", 2, "")})
-    assert house.wait_for(1, State.END) == "saved_model.pb is a named pipe"
+    assert house.wait_for(1, State.END) == f"saved_model.pb is a named pipe {PERMANENT}"
     house.wait_for(2, State.AVAILABLE)
 
 
@@ -665,7 +692,7 @@ def test_quarantined_version_has_failed_until_its_pause_is_over_and_then_gets_on
     patient.loader.gates["m"].set()
     patient.wait_for(2, State.AVAILABLE)
     assert [load.servable for load in patient.loader.loads].count(ServableId("m", 2)) == 3
-    assert patient.registry.statuses("m")[1].error == "corrupt"
+    assert patient.registry.statuses("m")[1].error == f"corrupt {PERMANENT}"
 
 
 def test_quarantine_ends_at_once_with_other_files(patient: PatientHouse) -> None:

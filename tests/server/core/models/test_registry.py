@@ -109,7 +109,7 @@ def test_a_failure_shows_in_status_newest_first(registry: ModelRegistry) -> None
     registry.loading(ServableId("m", 2))
     registry.failed(ServableId("m", 2), Internal("broken"))
     assert [(s.servable.version, s.state, s.error) for s in registry.statuses("m")] == [
-        (2, State.END, "broken"),
+        (2, State.END, "broken (tried again when its files change)"),
         (1, State.AVAILABLE, ""),
     ]
     assert registry.statuses("m")[1].notes == ("device: fake",)

@@ -83,7 +83,10 @@ def test_a_failed_load_names_the_version_and_the_next_load_tries_again(house: Ho
     bad.touch()
     with pytest.raises(InvalidArgument) as caught:
         house.settle(house.models.load("a"))
-    assert caught.value.message == "load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: broken;"
+    assert caught.value.message == (
+        "load failed for model 'a': version 1 is at UNAVAILABLE state: Internal: broken "
+        "(tried again when its files change);"
+    )
     with pytest.raises(InvalidArgument, match="broken"):
         house.settle(house.models.load("a"))
     bad.unlink()

@@ -1,16 +1,22 @@
 """Tests for the error tree: it matches the drawing, and each code has one class."""
 
+import errno
+import os
+
 import grpc
 import pytest
 
 from tpuserve_server.core.terms import errors
 from tpuserve_server.core.terms.errors import (
     Code,
+    FailedPrecondition,
     Internal,
     ServingError,
     TooLate,
+    Unavailable,
     Unknown,
     error_for_code,
+    file_error,
     shown,
     shown_names,
 )
@@ -20,6 +26,10 @@ def _tree(kind: type[ServingError], depth: int = 0) -> list[tuple[int, str]]:
     """Return the classes of the module in the order of their definition. Front-ends define other subclasses."""
     below = [_tree(each, depth + 1) for each in kind.__subclasses__() if each.__module__ == errors.__name__]
     return [(depth, kind.__name__), *[line for branch in below for line in branch]]
+
+
+def _classes(kind: type[ServingError]) -> list[type[ServingError]]:
+    return [getattr(errors, name) for _, name in _tree(kind)]
 
 
 def test_the_docstring_draws_the_whole_tree() -> None:
@@ -42,6 +52,37 @@ def test_every_code_has_one_class_that_stands_for_it(code: Code) -> None:
 def test_a_number_that_is_no_error_is_unknown(number: int) -> None:
     error = error_for_code(number, "why")
     assert (type(error), error.message) == (Unknown, "why")
+
+
+def test_a_load_is_retried_after_errors_that_may_pass() -> None:
+    may_pass = [error.__name__ for error in _classes(ServingError) if error.may_pass]
+    assert may_pass == [
+        "Cancelled",
+        "Unknown",
+        "ResourceExhausted",
+        "TooLate",
+        "Aborted",
+        "Internal",
+        "OutOfMemory",
+        "Unavailable",
+        "DeviceLost",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "reason"),
+    [
+        (errno.EACCES, FailedPrecondition, "Permission denied"),
+        (errno.EISDIR, FailedPrecondition, "Is a directory"),
+        (errno.EIO, Unavailable, "Input/output error"),
+        (errno.ENOSPC, Unavailable, "No space left on device"),
+    ],
+)
+def test_an_error_of_a_file_is_permanent_if_only_the_operator_can_mend_it(
+    number: int, kind: type[ServingError], reason: str
+) -> None:
+    error = file_error("weights cannot be read", OSError(number, os.strerror(number), "/a/path"))
+    assert (type(error), error.message) == (kind, f"weights cannot be read: {reason}")
 
 
 def test_a_copy_is_equal_and_has_no_traceback() -> None:
