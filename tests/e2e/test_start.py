@@ -98,7 +98,10 @@ def test_a_damaged_model_does_not_delay_the_others(version: Path, tmp_path: Path
     shutil.copytree(version, tmp_path / "good" / "1")
     damaged = shutil.copytree(version, tmp_path / "damaged" / "1") / "saved_model.pb"
     damaged.write_bytes(damaged.read_bytes()[:100])
-    models = "".join(f'config {{ name: "{name}" base_path: "{tmp_path / name}" }} ' for name in ("good", "damaged"))
+    models = "".join(
+        f'config {{ name: "{name}" base_path: "{tmp_path / name}" model_platform: "tensorflow" }} '
+        for name in ("good", "damaged")
+    )
     config = tmp_path / "models.config"
     config.write_text(f"model_config_list {{ {models} }}")
     arguments = [
