@@ -160,7 +160,7 @@ def _whole(case: Case) -> list[CodecCost]:
     """Compare gRPC methods, and REST requests through ASGI, with a model that responds at once."""
     service, metrics, clock = ConstantService(case.signature, case.result), PrometheusMetrics(), SystemClock()
     methods = rpc_table(service, metrics, clock)
-    app = rest_app(service, metrics, clock, lambda: (b"", ""), RestOptions())
+    app = rest_app(service, metrics, clock, lambda: ([b""], ""), RestOptions())
     context = CallContext(Deadline(math.inf), {})
 
     def method(exchange: Exchange) -> Ask:

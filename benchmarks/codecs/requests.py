@@ -115,7 +115,7 @@ class ConstantService(InferenceService):
 def measure() -> CodecTable:
     """Time one row of 64 floats in and ten out. Takes half a minute."""
     content, typed = request_bytes(as_content=True), request_bytes(as_content=False)
-    app = rest_app(ConstantService(), PrometheusMetrics(), SystemClock(), lambda: (b"", ""), RestOptions())
+    app = rest_app(ConstantService(), PrometheusMetrics(), SystemClock(), lambda: ([b""], ""), RestOptions())
     rows: list[tuple[str, float, float]] = [
         ("decode PredictRequest, tensor_content", cost(lambda: decode(content)), cost(lambda: plain_decode(content))),
         ("decode PredictRequest, float_val", cost(lambda: decode(typed)), cost(lambda: plain_decode(typed))),

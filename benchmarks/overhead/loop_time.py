@@ -168,7 +168,7 @@ def _rest_apps(
 ) -> "tuple[ASGIApp, ASGIApp]":
     clock = SystemClock()
     observers = Observers((SlowRequests(),))
-    app = rest_app(service, metrics, clock, lambda: (b"", ""), RestOptions(), observers=observers)
+    app = rest_app(service, metrics, clock, lambda: ([b""], ""), RestOptions(), observers=observers)
     gate = OverloadGate(lambda: registry.serving, Traffic(), clock)
     return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)
 

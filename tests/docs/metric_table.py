@@ -3,21 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from prometheus_client import Metric
-
 from tests.deploy.dockerfile import ROOT
-from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS, Family
+from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS
+from tpuserve_server.observe.metrics.families import Family
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
 
 PAGE = ROOT / "docs/reference/metrics.md"
 _TABLE = re.compile(r"<!-- table: (.*?) -->\n.*?<!-- end of table -->\n", re.DOTALL)
 _HEAD = ("Name", "Type", "Labels", "Meaning")
-
-
-def exposed_name(metric: Metric) -> str:
-    """Return the name on the metrics page."""
-    return metric.name + ("_total" if metric.type == "counter" else "")
 
 
 def table_names(page: str) -> list[str]:
@@ -40,8 +34,8 @@ def write_tables(page: str) -> str:
 
 
 def _process() -> str:
-    shown = [metric for metric in PrometheusMetrics().registry.collect() if metric.name.startswith("process_")]
-    return _table(_HEAD, [(f"`{exposed_name(metric)}`", metric.type, "", metric.documentation) for metric in shown])
+    families = [collected.family for collected in PrometheusMetrics().collect()]
+    return _metrics(family for family in families if family.name.startswith("process_"))
 
 
 def _metrics(families: Iterable[Family | UpstreamFamily]) -> str:

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 from tests.deploy.dockerfile import ROOT
-from tests.docs.metric_table import exposed_name, table_names, tables, write_tables
-from tests.support.measured import ID, finish, run_batch
+from tests.docs.metric_table import table_names, tables, write_tables
+from tests.support.measured import ID, finish, run_batch, upstream_page
 from tests.support.upstream_flags import UPSTREAM_FLAGS
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.observe.metrics.catalogue import CATALOGUE
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_page
+from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES
 from tpuserve_server.startup.flag_help import HELP, SHOWN_DEFAULTS
 from tpuserve_server.startup.settings import flags
 
@@ -75,7 +76,7 @@ def test_every_metric_is_listed_with_its_type() -> None:
     listed = {
         row[0].strip("`"): row[1] for row in table_rows(METRICS) if row[0].startswith(("`tpuserve_", "`process_"))
     }
-    metrics = {exposed_name(metric): metric.type for metric in PrometheusMetrics().registry.collect()}
+    metrics = {each.family.name: each.family.kind for each in PrometheusMetrics().collect()}
     assert listed == metrics
 
 
@@ -86,10 +87,8 @@ def test_the_tables_of_metrics_are_made_of_their_declarations() -> None:
 
 def test_every_metric_of_the_catalogue_is_on_the_page() -> None:
     declared = {family.name: (family.kind, family.text) for families in CATALOGUE.values() for family in families}
-    collected = PrometheusMetrics().registry.collect()
-    own = {
-        exposed_name(each): (each.type, each.documentation) for each in collected if each.name.startswith("tpuserve_")
-    }
+    families = [each.family for each in PrometheusMetrics().collect()]
+    own = {family.name: (family.kind, family.text) for family in families if family.name.startswith("tpuserve_")}
     assert declared == own
 
 
@@ -106,6 +105,7 @@ def test_every_upstream_metric_is_listed_with_its_type_and_labels() -> None:
     metrics.examples_received(model="m", count=1)
     metrics.version_warmed(servable=ID, path=Path("/models/m/3"), records=1, duration_s=0.1)
     metrics.request_logged(model="m", outcome="written")
+    metrics.version_loaded(servable=ID, path="/models/m/3", costs=CostModel(), load_s=1.0, restore_s=0.5)
     listed = {row[0].strip("`"): (row[1], row[2]) for row in table_rows(METRICS) if row[0].startswith("`:tensorflow:")}
     shown = {}
     for name, kind, labels in re.findall(r"^# TYPE (\S+) (\S+)\n[^{]+\{(.*)\}", upstream_page(metrics), re.MULTILINE):
@@ -118,4 +118,4 @@ def test_operations_names_only_metrics_that_exist() -> None:
     pages = (ROOT / "docs/how-to/operate").glob("*.md")
     named = re.findall(r"`(tpuserve_\w+)", "".join(page.read_text(encoding="utf-8") for page in pages))
     assert named
-    assert set(named) <= {exposed_name(metric) for metric in PrometheusMetrics().registry.collect()}
+    assert set(named) <= {each.family.name for each in PrometheusMetrics().collect()}

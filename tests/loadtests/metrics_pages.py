@@ -1,11 +1,10 @@
 """Metrics pages that the server's own code renders, from invented requests."""
 
-from tests.support.measured import finish, run_batch
+from tests.support.measured import finish, page_of, run_batch, upstream_page
 from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.metrics.upstream import upstream_page
 
 
 class MetricsPages:
@@ -19,7 +18,7 @@ class MetricsPages:
         self._upstream = upstream
 
     def read(self, at_s: float) -> None:
-        text = upstream_page(self.metrics) if self._upstream else self.metrics.render()[0].decode()
+        text = upstream_page(self.metrics) if self._upstream else page_of(self.metrics)
         self.scrapes.append(Scrape(at_s, text))
 
     def answer(self, *queue_waits_s: float, run_s: float, latency_s: float, version: int = 3) -> None:

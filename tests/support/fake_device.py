@@ -238,11 +238,13 @@ class RecordingMetrics:
     def run_refused(self, *, servable: ServableId, signature: str) -> None:
         self.refused_runs.append(signature)
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
+    def version_loaded(
+        self, *, servable: ServableId, path: str, costs: CostModel, load_s: float, restore_s: float
+    ) -> None:
         self.costs[servable.version] = costs
         self.load_s[servable.version] = load_s
 
-    def load_failed(self, *, servable: ServableId) -> None:
+    def load_failed(self, *, servable: ServableId, path: str, load_s: float) -> None:
         self.failed_loads.append(servable)
 
     def runs_hung(self, *, servable: ServableId, count: int) -> None:

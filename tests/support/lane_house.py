@@ -92,7 +92,7 @@ class LaneHouse:
             self.service,
             self.metrics,
             self.clock,
-            lambda: (b"", ""),
+            lambda: ([b""], ""),
             RestOptions(),
             logs=self.logs,
             meter=self.rest_meter,

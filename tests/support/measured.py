@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.observe.metrics.exposition import OPEN_METRICS, PLAIN
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.upstream import upstream_lines
 
 ID = ServableId("m", 3)
 
@@ -54,3 +57,14 @@ def run_batch(
         expected_s=expected_s,
         has_buckets=has_buckets,
     )
+
+
+def page_of(metrics: PrometheusMetrics, *, is_open: bool = False) -> str:
+    """Return the metrics page, in the text format or as OpenMetrics."""
+    parts, _ = metrics.render_open_metrics() if is_open else metrics.render()
+    return b"".join(parts).decode()
+
+
+def upstream_page(metrics: PrometheusMetrics, *, is_open: bool = False) -> str:
+    """Return TensorFlow's and TensorFlow Serving's metrics."""
+    return "".join(upstream_lines(metrics, OPEN_METRICS if is_open else PLAIN))

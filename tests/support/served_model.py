@@ -55,7 +55,7 @@ class ServedModel:
         self.service = InferenceService(self.registry, clock)
         self.table = rpc_table(self.service, self.metrics, clock, logs=logs, check_method_names=check_method_names)
         rest_options = RestOptions(check_method_names=check_method_names)
-        self.rest = rest_app(self.service, self.metrics, clock, lambda: (b"", "text/plain"), rest_options, logs=logs)
+        self.rest = rest_app(self.service, self.metrics, clock, lambda: ([b""], "text/plain"), rest_options, logs=logs)
 
     def __enter__(self) -> Self:
         self.registry.aspire("m", {7: self._aspired})

@@ -1,11 +1,7 @@
-"""Operations: the routes outside the protocols, such as health, metrics and the console, in a FastAPI application.
+"""Operations: the routes outside the protocols, such as health, metrics and the console, in a FastAPI application."""
 
-SharedWork: blocking work whose result all clients of such a route share.
-"""
-
-import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.routing import BaseRoute, Match, Route
@@ -65,32 +61,3 @@ class Operations:
             if match is Match.PARTIAL and partial is None:
                 partial = route
         return partial
-
-
-_Result = TypeVar("_Result")
-
-
-class SharedWork(Generic[_Result]):
-    """Runs one function at a time on a worker thread. Its event loop's thread owns it.
-
-    However many clients wait, they occupy one worker thread. Clients that ask for the same function get one result:
-    that of the next run that starts after their request. It covers everything before the request.
-    """
-
-    def __init__(self) -> None:
-        """Begin without work."""
-        self._running = asyncio.Lock()
-        self._next: dict[Callable[[], _Result], asyncio.Task[_Result]] = {}
-
-    async def result(self, work: Callable[[], _Result]) -> _Result:
-        """Wait for the result of `work`, which may block. Raises its error."""
-        if work not in self._next:
-            self._next[work] = asyncio.create_task(self._run(work))
-        # A client that disconnects must not cancel the work of the others.
-        return await asyncio.shield(self._next[work])
-
-    async def _run(self, work: Callable[[], _Result]) -> _Result:
-        async with self._running:
-            # Later clients get a later result.
-            del self._next[work]
-            return await asyncio.to_thread(work)

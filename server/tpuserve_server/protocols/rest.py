@@ -1,14 +1,14 @@
 """REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from tpuserve_server.access.access import OPEN, READ_SERVER
@@ -30,18 +30,16 @@ from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.protocols.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
 from tpuserve_server.protocols.oip_rest.v2 import V2, VertexInference
-from tpuserve_server.protocols.operations import Operations, SharedWork
+from tpuserve_server.protocols.operations import Operations
 from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
+from tpuserve_server.protocols.shared_pages import Page, Render, SharedPages
 from tpuserve_server.protocols.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.protocols.tf_rest.v1 import V1
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-
-# Returns a body and its content type. Blocks.
-Render: TypeAlias = Callable[[], tuple[bytes, str]]
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
 # Versions that a client may name. A client that names none takes any.
@@ -50,19 +48,19 @@ _TEXT: Final = ("text/plain", "text/*", "*/*")
 
 
 class Scrapes:
-    """Renders the pages. A page takes milliseconds, so all clients that wait share it."""
+    """Renders the pages. A page of many models takes long, so all clients that wait share it."""
 
     def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
         """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""
         self._render = render
         self._render_open_metrics = render_open_metrics
-        self._pages = SharedWork[tuple[bytes, str]]()
+        self._pages = SharedPages()
 
-    async def page(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the body and the content type for a client with this Accept header."""
+    async def page(self, accept: str = "") -> Page:
+        """Return the page for a client with this Accept header, when its first part is there."""
         if self._render_open_metrics is not None and prefers_open_metrics(accept):
-            return await self._pages.result(self._render_open_metrics)
-        return await self._pages.result(self._render)
+            return await self._pages.open(self._render_open_metrics)
+        return await self._pages.open(self._render)
 
 
 def prefers_open_metrics(accept: str) -> bool:
@@ -114,8 +112,8 @@ def rest_app(
     """Build the application. Without `budgets` and `control` it has its own, with the default options.
 
     Without `administration` the Open Inference Protocol has only health, metadata and inference.
-    `render_metrics` returns the body and the content type of /metrics, and `render_open_metrics` those for clients that
-    prefer OpenMetrics. They are called on a worker thread.
+    `render_metrics` returns the parts and the content type of /metrics, and `render_open_metrics` those for clients
+    that prefer OpenMetrics. A worker thread calls them and reads the parts.
     `observers` see every request at its end. A caller that measures requests itself, too, passes its `meter`. Without
     `console` the paths under /console and /debug are unknown.
     """
@@ -164,13 +162,11 @@ def _add_probes(operations: Operations, service: InferenceService) -> None:
 
 def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:
     async def metrics_page(request: Request) -> Response:
-        body, content_type = await scrapes.page(",".join(request.headers.getlist("accept")))
-        return Response(body, headers={"content-type": content_type})
+        return _streamed(await scrapes.page(",".join(request.headers.getlist("accept"))))
 
     async def upstream_metrics_page() -> Response:
         # TensorFlow Serving has only the text format.
-        body, content_type = await scrapes.page()
-        return Response(body, headers={"content-type": content_type})
+        return _streamed(await scrapes.page())
 
     add = partial(operations.add, access=READ_SERVER, response_class=Response)
     add(
@@ -181,6 +177,11 @@ def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | 
     )
     if upstream_path not in (None, "/metrics"):
         add(upstream_path, upstream_metrics_page, include_in_schema=False)
+
+
+def _streamed(page: Page) -> Response:
+    # The content type is not `media_type`, to which Starlette would add a charset.
+    return StreamingResponse(page.parts(), headers={"content-type": page.content_type})
 
 
 def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:

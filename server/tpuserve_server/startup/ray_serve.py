@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from prometheus_client.core import Metric
-from prometheus_client.samples import Sample
 from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
@@ -15,6 +13,7 @@ from ray.serve import metrics as ray_metrics
 from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.observe.logs.configuration import configure_logging
+from tpuserve_server.observe.metrics.families import Collected, Sample
 from tpuserve_server.observe.metrics.live_measurements import QueueWaits
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels, ReplicaRule
 from tpuserve_server.startup.server_settings import ListeningSettings
@@ -95,16 +94,16 @@ class RayMetrics:
     server's page, and Prometheus' functions for counters apply to them. One thread at a time.
     """
 
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+    def __init__(self, collect: Callable[[], Iterable[Collected]]) -> None:
         """Read the families of `collect`. Create it in a replica, because Ray finds the labels there."""
         self._collect = collect
         self._gauges: dict[tuple[str, tuple[str, ...]], ray_metrics.Gauge] = {}
 
     def publish(self) -> None:
         """Set all gauges to the current values."""
-        for family in self._collect():
-            for sample in family.samples:
-                self._gauge(sample, family.documentation).set(sample.value, tags=sample.labels)
+        for collected in self._collect():
+            for sample in collected.samples():
+                self._gauge(sample, collected.family.text).set(sample.value, tags=sample.labels)
 
     def _gauge(self, sample: Sample, description: str) -> ray_metrics.Gauge:
         key = (sample.name, tuple(sample.labels))

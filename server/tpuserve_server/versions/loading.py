@@ -184,17 +184,21 @@ class VersionLoader:
         Raises:
             ServingError: the load failed. Its resources are released.
         """
+        started_s = self._clock.monotonic_s()
         try:
-            return self._fetch_and_load(aspired)
+            return self._fetch_and_load(aspired, started_s)
         except BaseException:
-            self._metrics.load_failed(servable=aspired.servable)
+            self._metrics.load_failed(
+                servable=aspired.servable,
+                path=str(aspired.location),
+                load_s=self._clock.monotonic_s() - started_s,
+            )
             raise
         finally:
             # A load may need several times the memory of its result.
             trim_memory()
 
-    def _fetch_and_load(self, aspired: AspiredVersion) -> LoadedVersion:
-        started_s = self._clock.monotonic_s()
+    def _fetch_and_load(self, aspired: AspiredVersion, started_s: float) -> LoadedVersion:
         path = self._storage.fetch(aspired.location)
         try:
             return self._load(aspired, path, started_s)
@@ -243,7 +247,9 @@ class VersionLoader:
             precision=precision,
             batch_sizes=_batch_sizes(manifest, options.parameters),
         )
+        restore_started_s = self._clock.monotonic_s()
         servable = self._load_recorded(servable_id, files)
+        restore_s = self._clock.monotonic_s() - restore_started_s
         # Resources of the load. An error releases them in reverse order.
         with contextlib.ExitStack() as undo:
             undo.callback(servable.close)
@@ -259,7 +265,13 @@ class VersionLoader:
                 self._services,
             )
             undo.callback(batcher.stop)
-            self._metrics.version_loaded(servable=servable_id, costs=costs, load_s=load_s)
+            self._metrics.version_loaded(
+                servable=servable_id,
+                path=str(aspired.location),
+                costs=costs,
+                load_s=load_s,
+                restore_s=restore_s,
+            )
             notes = _notes(servable, manifest, batching, warmed, options.parameters)
             if signed is not None:
                 notes = (*notes, f"signed by {signed.signer}")

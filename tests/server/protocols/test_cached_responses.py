@@ -51,7 +51,7 @@ class House:
         self.writer = LogWriter(Rotation(), self.clock, RecordingMetrics())  # type: ignore[arg-type]  # writes nothing
         self.logs = RequestLogs(RequestLogOptions(), self.writer)
         self.folder = folder
-        rest = rest_app(self.service, self.metrics, self.clock, lambda: (b"", ""), RestOptions(), logs=self.logs)
+        rest = rest_app(self.service, self.metrics, self.clock, lambda: ([b""], ""), RestOptions(), logs=self.logs)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(rest), base_url="http://server")
         method = rpc_table(self.service, self.metrics, self.clock, logs=self.logs)[
             "/tensorflow.serving.PredictionService/Predict"

@@ -63,7 +63,7 @@ async def two() -> AsyncIterator[bytes]:
 
 def make_app(*, allow_cors: bool = False) -> RestApp:
     options = RestOptions(allow_cors=allow_cors)
-    return rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
+    return rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: ([b""], ""), options)
 
 
 def ask(app: object) -> httpx.AsyncClient:

@@ -65,7 +65,7 @@ async def call(service: FakeService, metrics: FakeMetrics, name: str, asked: byt
 
 
 async def post(service: FakeService, action: str, headers: Mapping[str, str]) -> httpx.Response:
-    app = rest_app(service, FakeMetrics(), FakeClock(), lambda: (b"", ""), RestOptions())
+    app = rest_app(service, FakeMetrics(), FakeClock(), lambda: ([b""], ""), RestOptions())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
         return await client.post(f"/v1/models/m:{action}", json=BODIES[action], headers=headers)
 

@@ -45,7 +45,7 @@ LIMIT = 1000
 class Rest:
     """The application, and a client over ASGI that raises the application's exceptions."""
 
-    def __init__(self, render: Any = lambda: (b"requests 1\n", "text/plain; version=1.0.0")) -> None:  # noqa: ANN401 (a callable that may raise)
+    def __init__(self, render: Any = lambda: ([b"requests 1\n"], "text/plain; version=1.0.0")) -> None:  # noqa: ANN401 (a callable that may raise)
         self.service = FakeService()
         self.metrics = FakeMetrics()
         options = RestOptions(max_body_bytes=LIMIT, timeout_s=2.5)
@@ -119,7 +119,7 @@ async def test_columns_are_answered_with_outputs_on_every_path(rest: Rest, path:
 async def test_large_bodies_are_decoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     service = FakeService()
     options = RestOptions(max_body_bytes=1 << 30)
-    app = rest_app(service, FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
+    app = rest_app(service, FakeMetrics(), FakeClock(), lambda: ([b""], ""), options)
     decoding_threads = []
 
     def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -421,7 +421,7 @@ async def test_metrics_are_what_the_renderer_gives(rest: Rest) -> None:
 @pytest.mark.parametrize("path", ["/monitoring/prometheus/metrics", "/metrics"])
 async def test_metrics_are_where_the_monitoring_configuration_wants_them_too(path: str) -> None:
     options = RestOptions(metrics_path=path)
-    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: (b"page", "text/plain"), options)
+    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: ([b"page"], "text/plain"), options)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
         for where in (path, "/metrics"):
             assert (await client.get(where)).content == b"page"
@@ -433,9 +433,9 @@ async def test_metrics_are_open_metrics_for_clients_that_prefer_it_except_on_ups
         FakeService(),
         FakeMetrics(),
         FakeClock(),
-        lambda: (b"page", "text/plain"),
+        lambda: ([b"page"], "text/plain"),
         RestOptions(metrics_path="/monitoring/prometheus/metrics"),
-        render_open_metrics=lambda: (b"open", "application/openmetrics-text"),
+        render_open_metrics=lambda: ([b"open"], "application/openmetrics-text"),
     )
     accepts = {"accept": "application/openmetrics-text;version=1.0.0"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_the_accept_header_chooses_the_format(accept: str, is_open: bool) -> Non
 
 
 class Renderer:
-    """Renders a page at a time that a test lets go."""
+    """Renders pages of two parts, each at a time that a test lets go."""
 
     def __init__(self) -> None:
         self.pages = 0
@@ -43,22 +44,31 @@ class Renderer:
         self.gate = threading.Semaphore(0)
         self.running = 0
 
-    def render(self) -> tuple[bytes, str]:
+    def render(self) -> tuple[Iterator[bytes], str]:
+        return self._parts(), "text/plain"
+
+    def render_open_metrics(self) -> tuple[Iterator[bytes], str]:
+        return self._parts(), "open"
+
+    def _parts(self) -> Iterator[bytes]:
         self.running += 1
         assert self.running == 1, "two pages at the same time"
         self.begun.release()
         self.gate.acquire()
-        self.running -= 1
         self.pages += 1
-        return b"page %d" % self.pages, "text/plain"
+        yield b"page "
+        self.gate.acquire()
+        yield b"%d" % self.pages
+        self.running -= 1
 
-    def render_open_metrics(self) -> tuple[bytes, str]:
-        body, _ = self.render()
-        return body, "open"
+
+async def read(scrapes: Scrapes, accept: str) -> tuple[bytes, str]:
+    page = await scrapes.page(accept)
+    return await page.body(), page.content_type
 
 
 async def begin(scrapes: Scrapes, count: int, accept: str = "") -> "list[asyncio.Task[tuple[bytes, str]]]":
-    tasks = [asyncio.create_task(scrapes.page(accept)) for _ in range(count)]
+    tasks = [asyncio.create_task(read(scrapes, accept)) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
 
@@ -70,11 +80,23 @@ async def test_clients_that_wait_share_the_next_page() -> None:
     await asyncio.to_thread(renderer.begun.acquire)
     # The page under way may lack what a client has just done.
     waiting = await begin(scrapes, 50) + await begin(scrapes, 50, "application/openmetrics-text")
-    for _ in range(3):
+    for _ in range(6):
         renderer.gate.release()
     assert await first[0] == (b"page 1", "text/plain")
     assert set(await asyncio.gather(*waiting)) == {(b"page 2", "text/plain"), (b"page 3", "open")}
     assert renderer.pages == 3
+
+
+async def test_a_client_reads_the_first_part_while_the_second_is_made() -> None:
+    renderer = Renderer()
+    scrapes = Scrapes(renderer.render, None)
+    renderer.gate.release()
+    parts = (await scrapes.page()).parts()
+    assert await anext(parts) == b"page "
+    assert renderer.running == 1
+    renderer.gate.release()
+    assert await anext(parts) == b"1"
+    assert [part async for part in parts] == []
 
 
 async def test_a_client_that_leaves_takes_no_page_from_others() -> None:
@@ -82,7 +104,8 @@ async def test_a_client_that_leaves_takes_no_page_from_others() -> None:
     scrapes = Scrapes(renderer.render, None)
     leaving, staying = await begin(scrapes, 2, "application/openmetrics-text")
     leaving.cancel()
-    renderer.gate.release()
+    for _ in range(2):
+        renderer.gate.release()
     assert await staying == (b"page 1", "text/plain")
     assert leaving.cancelled()
 
@@ -90,12 +113,26 @@ async def test_a_client_that_leaves_takes_no_page_from_others() -> None:
 async def test_a_page_that_fails_does_not_fail_the_next_one() -> None:
     failures = [ZeroDivisionError("a bug")]
 
-    def render() -> tuple[bytes, str]:
+    def render() -> tuple[Iterable[bytes], str]:
         if failures:
             raise failures.pop()
-        return b"page", "text/plain"
+        return [b"page"], "text/plain"
 
     scrapes = Scrapes(render, None)
     outcomes = await asyncio.gather(*await begin(scrapes, 2), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError, ZeroDivisionError]
-    assert await scrapes.page() == (b"page", "text/plain")
+    assert await read(scrapes, "") == (b"page", "text/plain")
+
+
+async def test_a_page_that_fails_later_raises_after_its_first_parts() -> None:
+    def render() -> tuple[Iterator[bytes], str]:
+        def parts() -> Iterator[bytes]:
+            yield b"first"
+            raise ZeroDivisionError("a bug")
+
+        return parts(), "text/plain"
+
+    parts = (await Scrapes(render, None).page()).parts()
+    assert await anext(parts) == b"first"
+    with pytest.raises(ZeroDivisionError):
+        await anext(parts)

@@ -65,15 +65,18 @@ class Metrics(BatchMetrics, Protocol):
         """Record a run that did not start, because runs with such input shapes ended or hung the process."""
         ...
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
+    def version_loaded(
+        self, *, servable: ServableId, path: str, costs: CostModel, load_s: float, restore_s: float
+    ) -> None:
         """Record a version that is about to serve. `costs` continues to learn the costs of its batches.
 
-        The load took `load_s` without the warm-up.
+        The load from `path`, a directory or an address in a store, took `load_s` without the warm-up. The executor took
+        `restore_s` of them.
         """
         ...
 
-    def load_failed(self, *, servable: ServableId) -> None:
-        """Record an attempt to load a version that has failed."""
+    def load_failed(self, *, servable: ServableId, path: str, load_s: float) -> None:
+        """Record an attempt to load a version from `path` that has failed after `load_s`."""
         ...
 
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:

@@ -143,3 +143,7 @@ class DeviceMetrics(Protocol):
     def programs_compiled(self, *, servable: ServableId, duration_s: float) -> None:
         """Record that all programs of a version were compiled, or loaded from a cache, within `duration_s`."""
         ...
+
+    def graph_built(self, *, duration_s: float, with_xla: bool = False) -> None:
+        """Record a graph or a program that a runtime has prepared to run. `with_xla`: XLA has compiled it."""
+        ...

@@ -178,7 +178,7 @@ class PjrtExecutor:
         free = FreeMemory.of(self._gauges)
         weights = _put_weights(path, device, placement, free, undo)
         started_s = self._clock.monotonic_s()
-        compiled = _compile(path, device, placement, weights, self._options.allowed_calls)
+        compiled = self._compile(path, device, placement, weights)
         duration_s = self._clock.monotonic_s() - started_s
         self._metrics.programs_compiled(servable=servable_id, duration_s=duration_s)
         _log.info(
@@ -200,6 +200,27 @@ class PjrtExecutor:
             max_in_flight=self._options.max_in_flight_on_cpu if self._kind == "cpu" else self._options.max_in_flight,
             unrepeatable=find_random(path, device) if version.is_cached else "",
         )
+
+    def _compile(
+        self, path: Path, device: ManifestDevice, placement: Placement, weights: Mapping[str, jax.Array]
+    ) -> dict[str, Sequence[Program]]:
+        """Compile every part's programs, several at a time, because the compiler releases the interpreter's lock."""
+        work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
+
+        def compile_one(one: tuple[str, DevicePartEntry, DeviceProgram]) -> Program:
+            _, part, entry = one
+            taken = [weights[name] for name in part.weights]
+            started_s = self._clock.monotonic_s()
+            program = compile_program(path, device, part, entry, placement, taken, self._options.allowed_calls)
+            self._metrics.graph_built(duration_s=self._clock.monotonic_s() - started_s, with_xla=True)
+            return program
+
+        with ThreadPoolExecutor(min(len(work), os.cpu_count() or 1), "compile") as pool:
+            done = pool.map(compile_one, work)
+            compiled: dict[str, list[Program]] = {}
+            for (name, _, _), program in zip(work, done, strict=True):
+                compiled.setdefault(name, []).append(program)
+        return dict(compiled)
 
 
 def _host_folders(device: ManifestDevice) -> list[str]:
@@ -236,29 +257,6 @@ def _use_cache(path: Path) -> None:
     # Cache every program, because the next start needs it again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def _compile(
-    path: Path,
-    device: ManifestDevice,
-    placement: Placement,
-    weights: Mapping[str, jax.Array],
-    allowed_calls: Sequence[str],
-) -> dict[str, Sequence[Program]]:
-    """Compile every part's programs, several at a time, because the compiler releases the interpreter's lock."""
-    work = [(name, part, entry) for name, part in device.parts.items() for entry in part.programs]
-
-    def compile_one(one: tuple[str, DevicePartEntry, DeviceProgram]) -> Program:
-        _, part, entry = one
-        taken = [weights[name] for name in part.weights]
-        return compile_program(path, device, part, entry, placement, taken, allowed_calls)
-
-    with ThreadPoolExecutor(min(len(work), os.cpu_count() or 1), "compile") as pool:
-        done = pool.map(compile_one, work)
-        compiled: dict[str, list[Program]] = {}
-        for (name, _, _), program in zip(work, done, strict=True):
-            compiled.setdefault(name, []).append(program)
-    return dict(compiled)
 
 
 def _try_out(

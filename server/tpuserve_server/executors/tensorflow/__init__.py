@@ -114,7 +114,7 @@ def saved_models(context: ExecutorContext) -> "TensorFlowOnDemand":
     options = replace(
         options, session_config=config, allowed_ops=safety.allowed_ops, lenient_loads=safety.lenient_loads
     )
-    return TensorFlowOnDemand(options, context.memory)
+    return TensorFlowOnDemand(options, context.memory, context.metrics)
 
 
 def _runs(_options: ExecutorOptions, _version_path: Path) -> bool:

@@ -7,6 +7,7 @@ some of TensorFlow Serving's test models. A session's callable also costs less t
 import functools
 import logging
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from tpuserve_server.core.terms.errors import (
     ServingError,
     error_for_code,
 )
-from tpuserve_server.core.terms.servable import InFlight, VersionFiles
+from tpuserve_server.core.terms.servable import DeviceMetrics, InFlight, VersionFiles
 from tpuserve_server.core.terms.storage import show_name
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, Tensors
 from tpuserve_server.executors.candidate import CompletedRun
@@ -220,9 +221,10 @@ _MAX_CALLABLES = 64
 class TensorFlowExecutor:
     """Loads SavedModels on the CPU. Thread-safe."""
 
-    def __init__(self, options: TensorFlowOptions) -> None:
-        """Take the options, and check the CPU for bfloat16."""
+    def __init__(self, options: TensorFlowOptions, metrics: DeviceMetrics | None = None) -> None:
+        """Take the options, and check the CPU for bfloat16. `metrics` counts graphs that sessions build."""
         self._options = options
+        self._metrics = metrics
         self._has_bfloat16 = options.bfloat16_kernels and cpu_has_bfloat16(Path("/proc/cpuinfo"))
         # Set by the first loading thread that succeeds.
         self._has_loaded = False
@@ -278,7 +280,7 @@ class TensorFlowExecutor:
         kernels = ", bfloat16 kernels" if bfloat16 or self._options.mixed_precision else ""
         exceptions = f", with {', '.join(allowed)} by --allowed_ops" if allowed else ""
         device = f"CPU (TensorFlow {c_api.version()}{kernels}{exceptions})"
-        return TensorFlowServable(servable_id, session, signatures, run_options(config), device, facts)
+        return TensorFlowServable(servable_id, session, signatures, run_options(config), device, facts, self._metrics)
 
     def _check(self, servable_id: ServableId, path: Path, graph: memoryview) -> tuple[str, ...]:
         """Check the graph before TensorFlow reads it. Return its operations that only the operator allows."""
@@ -329,8 +331,10 @@ class TensorFlowServable:
         options: RunOptions,
         device: str,
         facts: RunFacts,
+        metrics: DeviceMetrics | None,
     ) -> None:
         """Take ownership of `session` until `close`. Every run uses `options`. `device` is for display."""
+        self._metrics = metrics
         self.signatures = signatures
         self.device = device
         self.unrepeatable = facts.unrepeatable
@@ -392,24 +396,29 @@ class TensorFlowServable:
             self._callables.popitem(last=False)
         # TensorFlow optimises the graph, and copies its constants.
         with mapping_allocations():
-            added = self._session.make_callable(self._callable_options(key, self._run_options))
+            added = self._make_callable(key, self._run_options)
         self._callables[key] = added
         return added
 
-    def _callable_options(self, key: tuple[str, tuple[str, ...]], run_options: RunOptions) -> CallableOptions:
+    def _make_callable(self, key: tuple[str, tuple[str, ...]], run_options: RunOptions) -> SessionCallable:
         signature_name, output_names = key
         signature = self.signatures[signature_name]
-        return CallableOptions(
+        options = CallableOptions(
             feed=[spec.graph_name for spec in signature.inputs.values()],
             fetch=[signature.outputs[name].graph_name for name in output_names],
             run_options=run_options,
         )
+        started_s = time.monotonic()
+        made = self._session.make_callable(options)
+        if self._metrics is not None:
+            self._metrics.graph_built(duration_s=time.monotonic() - started_s)
+        return made
 
     def _run_limited(self, key: tuple[str, tuple[str, ...]], feeds: Sequence[Array], limit_s: float) -> None:
         """Run with a limit. TensorFlow cannot limit runs on the calling thread, so this run has a separate callable."""
         options = RunOptions(timeout_in_ms=max(int(limit_s * 1000), 1))
         try:
-            self._session.make_callable(self._callable_options(key, options))(feeds)
+            self._make_callable(key, options)(feeds)
         except DeadlineExceededError as error:
             raise DeadlineExceeded(f"the run does not end within {limit_s:g} s") from error
         self._endless.discard(key[0])

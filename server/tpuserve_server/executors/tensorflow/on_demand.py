@@ -9,7 +9,7 @@ from typing import Any
 
 from tpuserve_server.core.system.memory import HostMemory, total_size
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal
-from tpuserve_server.core.terms.servable import Executor, Servable, VersionFiles
+from tpuserve_server.core.terms.servable import DeviceMetrics, Executor, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import SESSION_EVENT, TraceOptions, Tracer
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.executors.tensorflow import TENSORFLOW, TensorFlowOptions
@@ -101,10 +101,14 @@ class TensorFlowOnDemand:
     name = "TensorFlow on the CPU"
     kind = "cpu"
 
-    def __init__(self, options: TensorFlowOptions, memory: HostMemory) -> None:
-        """Take the options without importing TensorFlow. Loads reserve the size of their files in `memory`."""
+    def __init__(self, options: TensorFlowOptions, memory: HostMemory, metrics: DeviceMetrics | None = None) -> None:
+        """Take the options without importing TensorFlow. Loads reserve the size of their files in `memory`.
+
+        `metrics` counts graphs that sessions build.
+        """
         self._options = options
         self._memory = memory
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._executor: Executor | None = None
 
@@ -128,11 +132,11 @@ class TensorFlowOnDemand:
     def _started(self) -> Executor:
         with self._lock:
             if self._executor is None:
-                self._executor = _start(self._options)
+                self._executor = _start(self._options, self._metrics)
             return self._executor
 
 
-def _start(options: TensorFlowOptions) -> Executor:
+def _start(options: TensorFlowOptions, metrics: DeviceMetrics | None) -> Executor:
     if not TENSORFLOW.is_installed:
         raise TENSORFLOW.missing(_SUBJECT)
     try:
@@ -140,4 +144,4 @@ def _start(options: TensorFlowOptions) -> Executor:
         from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor
     except ImportError as error:
         raise FailedPrecondition(f"{_SUBJECT} TensorFlow, which cannot be imported: {error.msg}") from error
-    return TensorFlowExecutor(options)
+    return TensorFlowExecutor(options, metrics)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.observe.metrics import catalogue
+from tpuserve_server.observe.metrics.families import Family
 from tpuserve_server.observe.metrics.histogram import (
     ERROR_BOUNDS_S,
     LATENCY_BOUNDS_S,
@@ -19,8 +21,9 @@ from tpuserve_server.observe.metrics.histogram import (
     UPSTREAM_LATENCY_BOUNDS_US,
     UPSTREAM_QUEUE_BOUNDS_US,
     UPSTREAM_ROW_BOUNDS,
+    UPSTREAM_RUN_BOUNDS_US,
 )
-from tpuserve_server.observe.metrics.series import OTHER, OTHER_SERVABLE, Series
+from tpuserve_server.observe.metrics.series import OTHER, ModelPlaces, Places, Series, fold_servable
 
 # Number of batches to count at once, on the device thread that recorded the last. This takes 0.1 ms, or 0.3 ms if each
 # batch had 32 requests.
@@ -60,25 +63,33 @@ class FinishedBatch(NamedTuple):
 class BatchMeasurements:
     """Histograms of batches. Thread-safe: a deque's append is atomic, and `_counting` guards the count."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: ModelPlaces) -> None:
         """Create empty histograms."""
+
+        def of_signatures(bounds: Sequence[float], family: Family) -> Series[BatchKey]:
+            return Series(bounds, Places(family.name, _model_of, fold_batch, models))
+
         self._noted: deque[FinishedBatch] = deque()
         self._counting = threading.Lock()
         # Sums over the requests of a version: each counts the duration of its batch.
         self._compute_s: dict[BatchKey, float] = {}
         self._last_ended_s: dict[ServableId, float] = {}
-        self.queue_wait = Series[BatchKey](LATENCY_BOUNDS_S, _other_batch)
-        self.run = Series[RunKey](LATENCY_BOUNDS_S, _other_run)
-        self.run_ratio = Series[BatchKey](RATIO_BOUNDS, _other_batch)
-        self.finish_error = Series[BatchKey](ERROR_BOUNDS_S, _other_batch)
-        self.rows = Series[BatchKey](ROW_BOUNDS, _other_batch)
-        self.padding = Series[BatchKey](PADDING_BOUNDS, _other_batch)
+        self.queue_wait = of_signatures(LATENCY_BOUNDS_S, catalogue.QUEUE_WAIT)
+        self.run = Series[RunKey](LATENCY_BOUNDS_S, Places(catalogue.BATCH_RUN.name, _model_of, _fold_run, models))
+        self.run_ratio = of_signatures(RATIO_BOUNDS, catalogue.BATCH_RUN_RATIO)
+        self.finish_error = of_signatures(ERROR_BOUNDS_S, catalogue.FINISH_ERROR)
+        self.rows = of_signatures(ROW_BOUNDS, catalogue.BATCH_ROWS)
+        self.padding = of_signatures(PADDING_BOUNDS, catalogue.BATCH_PADDING)
         # Upstream's histograms of batches, in its units: by model and API, by padded size, or without a key.
-        self.runtime = Series[tuple[str, str]](UPSTREAM_LATENCY_BOUNDS_US, lambda key: (OTHER, key[1]))
+        self.runtime = Series[tuple[str, str]](
+            UPSTREAM_LATENCY_BOUNDS_US,
+            Places(catalogue.UPSTREAM_RUNTIME, lambda key: key[0], lambda key, model: (model, key[1]), models),
+        )
         self.queuing = Series[None](UPSTREAM_QUEUE_BOUNDS_US)
         self.padding_rows = Series[int](UPSTREAM_ROW_BOUNDS)
         self.request_rows = Series[None](UPSTREAM_ROW_BOUNDS)
         self.batch_rows = Series[None](UPSTREAM_ROW_BOUNDS)
+        self.graph_runs = Series[None](UPSTREAM_RUN_BOUNDS_US)
 
     def note(self, batch: FinishedBatch) -> None:
         """Record one batch. Cheap, because the dozen histograms are updated for many batches at a time."""
@@ -144,6 +155,7 @@ class BatchMeasurements:
         self.queuing[None].add_array(waits_s * MICROSECONDS)
         self.request_rows[None].add_array(_flat([batch.task_rows for batch in batches]))
         self.batch_rows[None].add_array(buckets)
+        self.graph_runs[None].add_array(runs_s * MICROSECONDS)
         for bucket in {batch.bucket for batch in batches}:
             chosen = buckets == bucket
             label = bucket if batches[0].has_buckets else _power_of_two(bucket)
@@ -151,12 +163,17 @@ class BatchMeasurements:
             self.padding_rows[label].add_array(bucket - rows[chosen])
 
 
-def _other_batch(_: BatchKey) -> BatchKey:
-    return BatchKey(OTHER_SERVABLE, OTHER)
+def fold_batch(_: BatchKey, model: str) -> BatchKey:
+    """Return the key of all further signatures of a model, or of all further models."""
+    return BatchKey(fold_servable(model), OTHER)
 
 
-def _other_run(key: RunKey) -> RunKey:
-    return RunKey(OTHER_SERVABLE, OTHER, _power_of_two(key.bucket))
+def _fold_run(key: RunKey, model: str) -> RunKey:
+    return RunKey(fold_servable(model), OTHER, _power_of_two(key.bucket))
+
+
+def _model_of(key: BatchKey | RunKey) -> str:
+    return key.servable.name
 
 
 def _flat(lists: Sequence[Sequence[float]]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

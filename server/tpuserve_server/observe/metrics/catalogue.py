@@ -3,41 +3,11 @@
 Names and labels are public API.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.samples import Exemplar
-
-# Upper bound as a label value, cumulative count, and the exemplar of a bucket that has one.
-Bucket: TypeAlias = tuple[str, float] | tuple[str, float, Exemplar]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric with a name that is public API. The names of counters end in `_total`."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    text: str
-
-    def valued(self, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
-        """Return the family as a counter or a gauge, with label values and a value for each sample."""
-        made = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
-        family = made(self.name, self.text, labels=self.labels)
-        for values, value in samples:
-            family.add_metric(values, value)
-        return family
-
-    def counted(self, samples: Iterable[tuple[Sequence[str], Sequence[Bucket], float]]) -> Metric:
-        """Return the family as histograms, with label values, buckets and the sum of the values for each."""
-        family = HistogramMetricFamily(self.name, self.text, labels=self.labels)
-        for values, buckets, total in samples:
-            family.add_metric(values, buckets, total)
-        return family
-
+from tpuserve_server.observe.metrics.families import Family
+from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S
 
 _VERSION: Final = ("model_name", "version")
 _SIGNATURE: Final = (*_VERSION, "signature")
@@ -47,7 +17,11 @@ _STAGE: Final = ("protocol", "model_name", "stage")
 
 REQUESTS: Final = Family("tpuserve_requests_total", "counter", _REQUEST, "Completed requests, by canonical code.")
 REQUEST_LATENCY: Final = Family(
-    "tpuserve_request_latency_seconds", "histogram", _REQUEST, "Time from a request's arrival to its response."
+    "tpuserve_request_latency_seconds",
+    "histogram",
+    _REQUEST,
+    "Time from a request's arrival to its response.",
+    LATENCY_BOUNDS_S,
 )
 IN_FLIGHT: Final = Family(
     "tpuserve_requests_in_flight", "gauge", ("protocol",), "Requests that have arrived and are not answered yet."
@@ -339,8 +313,20 @@ OMITTED: Final = Family(
     "tpuserve_metrics_omitted_series",
     "gauge",
     ("metric",),
-    "Series of a gauge that the page omits, because the gauge has more than 1000.",
+    "Series of a gauge that the page omits, because the gauge has more than 20000.",
 )
+FOLDED: Final = Family(
+    "tpuserve_metrics_folded_models",
+    "gauge",
+    ("metric",),
+    "Models with series that a metric counts under `other`: those beyond its first 1000 models, and those with more "
+    "signatures than it counts apart.",
+)
+# Names of TensorFlow Serving's metrics that count by model, each with a limit of its own.
+UPSTREAM_REQUESTS: Final = ":tensorflow:serving:request_count"
+UPSTREAM_EXAMPLES: Final = ":tensorflow:serving:request_example_counts"
+UPSTREAM_RUNTIME: Final = ":tensorflow:serving:runtime_latency"
+
 # Metrics by the section of the documentation.
 CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     "Requests": (REQUESTS, REQUEST_LATENCY, IN_FLIGHT, STAGE_SECONDS, STAGE_REQUESTS, DROPPED, REFUSED),
@@ -384,7 +370,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     ),
     "Request log": (LOG_RECORDS, LOG_DROPPED),
     "Traces": (TRACES_EXPORTED, TRACES_DROPPED),
-    "Metrics page": (OMITTED,),
+    "Metrics page": (OMITTED, FOLDED),
 }
 
 # Meanings of the label values, by label. `le` of histograms is Prometheus' own.
@@ -399,7 +385,7 @@ LABELS: Final[Mapping[str, str]] = {
     "code": "canonical code of gRPC, such as OK or NOT_FOUND, also over REST",
     "stage": "receive, decode, queue, batch (the rows are joined), execute, "
     "resume (back to the event loop), encode; cache for a response from the cache. "
-    "[Slow requests](../how-to/operate/slow-requests.md) explains them",
+    "[Slow requests](../how-to/operate/slow-requests.md) explains them. Of a load: restore_graph",
     "reason": "why a request was dropped or refused, see the metric",
     "priority": "high, low",
     "bucket": "rows of a batch with padding",

@@ -3,6 +3,7 @@
 The bounds of all histograms, and exemplars of their buckets, are here too.
 """
 
+import functools
 import itertools
 import threading
 from bisect import bisect_left
@@ -37,6 +38,8 @@ UPSTREAM_LATENCY_BOUNDS_US = exponential(10, 1.8, 33)
 UPSTREAM_QUEUE_BOUNDS_US = exponential(100, 1.2, 52)
 UPSTREAM_EXAMPLE_BOUNDS = exponential(1, 2, 15)
 UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
+# TensorFlow's bounds of runs (core/framework/metrics.cc).
+UPSTREAM_RUN_BOUNDS_US = exponential(1000, 2, 20)
 
 MICROSECONDS = 1e6
 UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
@@ -45,6 +48,7 @@ BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUND
 
 
 BucketCounts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bounds: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 # Counting this many values at once takes about 50 us. Histograms that get values together have different lengths.
 # Otherwise a dozen of them would count in the same moment, which may be on an event loop.
@@ -55,12 +59,20 @@ _numbers = itertools.count()
 _LONG_ARRAY = 200
 
 
+@functools.cache
+def _shared_array(bounds: tuple[float, ...]) -> Bounds:
+    """Return the bounds as an array. The histograms of a thousand models have the same few bounds."""
+    array = np.asarray(bounds, np.float64)
+    array.setflags(write=False)
+    return array
+
+
 class Histogram:
     """Counts of values by upper bound. Thread-safe: a deque's append is atomic, and `_counting` guards the counts."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """Create an empty histogram. `bounds` ascend, and include values equal to them, as in Prometheus."""
-        self.bounds = np.asarray(bounds, np.float64)
+        self.bounds = _shared_array(tuple(bounds))
         self._queue: deque[float] = deque()
         self._longest = _LONG_QUEUE + _LONGER_BY * (next(_numbers) % _LENGTHS)
         self._counting = threading.Lock()

@@ -9,14 +9,17 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.models.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId, State
-from tpuserve_server.observe.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch
+from tpuserve_server.observe.metrics import catalogue
+from tpuserve_server.observe.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch, fold_batch
+from tpuserve_server.observe.metrics.families import Family
+from tpuserve_server.observe.metrics.load_measurements import LoadMeasurements
 from tpuserve_server.observe.metrics.request_measurements import RequestMeasurements
-from tpuserve_server.observe.metrics.series import OTHER, OTHER_SERVABLE, Counts
+from tpuserve_server.observe.metrics.series import Counts, ModelPlaces, Places, fold_servable
 from tpuserve_server.observe.metrics.server_measurements import ServerMeasurements
 
 
@@ -25,6 +28,17 @@ class Choice(NamedTuple):
 
     device: str
     fallback: str
+
+
+class GraphBuilds(NamedTuple):
+    """Number of graphs that were built, and the time that it took."""
+
+    number: int = 0
+    duration_s: float = 0.0
+
+    def plus(self, duration_s: float) -> "GraphBuilds":
+        """Return them with one more."""
+        return GraphBuilds(self.number + 1, self.duration_s + duration_s)
 
 
 class DeviceMeasurements:
@@ -36,6 +50,7 @@ class DeviceMeasurements:
         self._gauges: tuple[DeviceGauge, ...] = ()
         self._choices: dict[ServableId, Choice] = {}
         self._compile_s: dict[ServableId, float] = {}
+        self._built = self._compiled = GraphBuilds()
 
     # Called by executors.
 
@@ -53,6 +68,13 @@ class DeviceMeasurements:
         """Record the time in which a version's programs were compiled."""
         with self._lock:
             self._compile_s[servable] = duration_s
+
+    def graph_built(self, *, duration_s: float, with_xla: bool = False) -> None:
+        """Record a graph or a program that a runtime has prepared to run."""
+        with self._lock:
+            self._built = self._built.plus(duration_s)
+            if with_xla:
+                self._compiled = self._compiled.plus(duration_s)
 
     def forget(self, removed: Collection[ServableId]) -> None:
         """Remove the records of versions that have ended."""
@@ -78,6 +100,16 @@ class DeviceMeasurements:
         with self._lock:
             return dict(self._compile_s)
 
+    def graph_builds(self) -> GraphBuilds:
+        """Return the graphs and programs that were built since the start."""
+        with self._lock:
+            return self._built
+
+    def compilations(self) -> GraphBuilds:
+        """Return those of `graph_builds` that XLA compiled."""
+        with self._lock:
+            return self._compiled
+
 
 # A removed model shows the state of its last version. The limit keeps unused names from accumulating.
 _MAX_ENDED = 1000
@@ -100,22 +132,40 @@ class Measurements(RequestMeasurements):
 
     def __init__(self) -> None:
         """Start with no measurements."""
-        super().__init__()
+        self.models = models = ModelPlaces()
+        super().__init__(models)
+
+        def of_models(family: Family) -> Counts[tuple[str, str]]:
+            return Counts(Places(family.name, lambda key: key[0], lambda key, model: (model, key[1]), models))
+
+        def of_signatures(family: Family) -> Counts[BatchKey]:
+            return Counts(Places(family.name, lambda key: key.servable.name, fold_batch, models))
+
         self._lock = threading.Lock()
-        self.dropped = Counts[tuple[ServableId, str, Priority]](lambda key: (OTHER_SERVABLE, *key[1:]))
-        self.unwarmed = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self.untried = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self.refused_runs = Counts[BatchKey](lambda _: BatchKey(OTHER_SERVABLE, OTHER))
-        self.hung = Counts[ServableId](lambda _: OTHER_SERVABLE)
-        self.loads = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self.dropped = Counts[tuple[ServableId, str, Priority]](
+            Places(
+                catalogue.DROPPED.name,
+                lambda key: key[0].name,
+                lambda key, model: (fold_servable(model), *key[1:]),
+                models,
+            )
+        )
+        self.unwarmed = of_signatures(catalogue.UNWARMED)
+        self.untried = of_signatures(catalogue.UNTRIED)
+        self.refused_runs = of_signatures(catalogue.REFUSED_RUNS)
+        self.hung = Counts[ServableId](
+            Places(catalogue.HUNG_RUNS.name, lambda key: key.name, lambda _, model: fold_servable(model), models)
+        )
+        self.loads = of_models(catalogue.VERSION_LOADS)
+        self.paths = LoadMeasurements()
         self._load_s: dict[ServableId, float] = {}
         self._costs: dict[ServableId, CostModel] = {}
         self._caches: dict[ServableId, VersionResponses] = {}
         self._host_s: dict[BatchKey, float] = {}
-        self.logged = Counts[tuple[str, str]](lambda key: (OTHER, key[1]))
+        self.logged = of_models(catalogue.LOG_RECORDS)
         self._states: dict[ServableId, State] = {}
         self._warmups: dict[ServableId, Warmup] = {}
-        self._batches = BatchMeasurements()
+        self._batches = BatchMeasurements(models)
         self.devices = DeviceMeasurements()
         self.server = ServerMeasurements()
 
@@ -163,16 +213,20 @@ class Measurements(RequestMeasurements):
         """Record a run that the server refused because of its input shapes."""
         self.refused_runs.add(BatchKey(servable, signature))
 
-    def version_loaded(self, *, servable: ServableId, costs: CostModel, load_s: float) -> None:
+    def version_loaded(
+        self, *, servable: ServableId, path: str, costs: CostModel, load_s: float, restore_s: float
+    ) -> None:
         """Record the load and the cost model of a version that is about to serve."""
         self.loads.add((servable.name, "loaded"))
+        self.paths.loaded(servable, path, duration_s=load_s, restore_s=restore_s)
         with self._lock:
             self._costs[servable] = costs
             self._load_s[servable] = load_s
 
-    def load_failed(self, *, servable: ServableId) -> None:
+    def load_failed(self, *, servable: ServableId, path: str, load_s: float) -> None:
         """Record an attempt to load a version that has failed."""
         self.loads.add((servable.name, "failed"))
+        self.paths.failed(servable, path, duration_s=load_s)
 
     def runs_hung(self, *, servable: ServableId, count: int) -> None:
         """Record runs that hang."""
@@ -197,6 +251,8 @@ class Measurements(RequestMeasurements):
             # Insert it last: ended versions stay in the order in which they ended.
             self._states.pop(servable, None)
             self._states[servable] = state
+            has_ended = all(other is State.END for each, other in self._states.items() if each.name == servable.name)
+            self.models.model_changed(servable.name, has_ended=has_ended)
             if state is not State.END:
                 return
             older = {id_ for id_ in self._ended() if id_.name == servable.name and id_ != servable}
@@ -212,6 +268,7 @@ class Measurements(RequestMeasurements):
                 self._load_s.pop(id_, None)
                 self._caches.pop(id_, None)
         self._forget(removed)
+        self.paths.forget(older)
 
     def version_warmed(self, *, servable: ServableId, path: Path, records: int, duration_s: float) -> None:
         """Record the warm-up of a version."""
@@ -231,11 +288,10 @@ class Measurements(RequestMeasurements):
         with self._lock:
             return dict(self._load_s)
 
-    def costs(self) -> dict[ServableId, tuple[CurveSnapshot, ...]]:
-        """Return the learned cost curves of each version that has not ended."""
+    def costs(self) -> dict[ServableId, CostModel]:
+        """Return the cost model of each version that has not ended."""
         with self._lock:
-            models = dict(self._costs)
-        return {servable: costs.snapshot() for servable, costs in models.items()}
+            return dict(self._costs)
 
     def caches(self) -> dict[ServableId, CacheCounts]:
         """Return the counts of the response cache of each version that has one and has not ended."""

@@ -1,154 +1,70 @@
 """Metrics for Prometheus: this server's names and TensorFlow Serving's.
 
-prometheus_client's own instruments take a lock and look up labels at every use. This module instead fills its families
-with the values of cheaper histograms, when a client requests the page.
+prometheus_client's own instruments take a lock and look up labels at every use. This module instead reads cheaper
+histograms when a client requests the page.
 """
 
-import functools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar, Sample
-from prometheus_client.utils import floatToGoString
+from prometheus_client import ProcessCollector
 
 from tpuserve_server.core.models.response_cache import CacheCounts
+from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics import catalogue
 from tpuserve_server.observe.metrics.batch_measurements import BatchKey, RunKey
-from tpuserve_server.observe.metrics.catalogue import Bucket, Family
-from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S, Histogram, TracedRequest
+from tpuserve_server.observe.metrics.exposition import OPEN_METRICS, PLAIN, TextFormat, parts_of, write_family
+from tpuserve_server.observe.metrics.families import Collected, Family
+from tpuserve_server.observe.metrics.histogram import Histogram
 from tpuserve_server.observe.metrics.measurements import Measurements
 from tpuserve_server.observe.metrics.request_measurements import RequestKey
 from tpuserve_server.observe.metrics.series import MOST_SERIES, Key, servable_labels, version_label
-from tpuserve_server.observe.metrics.upstream import upstream_page
-
-# The text of metric families, for Prometheus' text format 0.0.4 and for OpenMetrics 1.0.0.
-#
-# prometheus_client's own functions give the same text in two to three times the time. Requests wait for the
-# interpreter's lock meanwhile.
-
-# Label values that occur on most lines: names of models, signatures, methods, codes and bounds.
-_REMEMBERED: Final = 4096
-
-
-def text_page(families: Iterable[Metric]) -> str:
-    """Return families in the text format."""
-    return "".join(line for family in families for line in _text_lines(family))
-
-
-def open_metrics_page(families: Iterable[Metric]) -> str:
-    """Return families as OpenMetrics, with exemplars and without the end mark."""
-    return "".join(line for family in families for line in _open_metrics_lines(family))
-
-
-def _text_lines(family: Metric) -> Iterator[str]:
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
-    yield f"# HELP {name} {text}\n# TYPE {name} {family.type}\n"
-    for sample in family.samples:
-        yield f"{_series(sample)} {_number(sample.value)}\n"
-
-
-def _open_metrics_lines(family: Metric) -> Iterator[str]:
-    yield f"# HELP {family.name} {_escaped(family.documentation)}\n# TYPE {family.name} {family.type}\n"
-    for sample in family.samples:
-        exemplar = "" if sample.exemplar is None else _exemplar(sample.exemplar)
-        yield f"{_series(sample)} {_number(sample.value)}{exemplar}\n"
-
-
-def _series(sample: Sample) -> str:
-    if not sample.labels:
-        return sample.name
-    labels = ",".join([f'{label}="{_escaped(value)}"' for label, value in sorted(sample.labels.items())])
-    return f"{sample.name}{{{labels}}}"
-
-
-def _exemplar(exemplar: Exemplar) -> str:
-    labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in exemplar.labels.items())
-    return f" # {{{labels}}} {_number(exemplar.value)} {exemplar.timestamp}"
-
-
-def _number(value: float) -> str:
-    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # untyped library
-    return text
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-# Pages in Prometheus' text format 0.0.4 as parts of an OpenMetrics page.
-#
-# The page is upstream's, which has only TYPE lines and samples. OpenMetrics requires that counters end in `_total`, so
-# others become `unknown`, which keeps their names. Prometheus treats both alike.
-
-CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-END: Final = "# EOF\n"
-_TYPE: Final = re.compile(r"# TYPE (\S+) (\S+)")
-_BOUND: Final = re.compile(r'\ble="(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"')
-
-
-def as_open_metrics(page: str) -> str:
-    """Return a page of Prometheus' text format without HELP lines as OpenMetrics, without the end mark."""
-    # Label values may contain other line separators, so `splitlines` would not do.
-    return "".join(f"{line}\n" for line in _lines(page.removesuffix("\n").split("\n")) if line)
-
-
-def _lines(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        found = _TYPE.fullmatch(line)
-        if found is None:
-            # OpenMetrics writes whole bounds with a fraction.
-            yield _BOUND.sub(lambda bound: f'le="{float(bound[1])!r}"', line)
-        elif found[2] != "counter":
-            yield line
-        elif found[1].endswith("_total"):
-            yield f"# TYPE {found[1].removesuffix('_total')} counter"
-        else:
-            yield f"# TYPE {found[1]} unknown"
-
+from tpuserve_server.observe.metrics.upstream import upstream_lines
 
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
 
 
-class PrometheusMetrics(Measurements, Collector):
+class PrometheusMetrics(Measurements):
     """Metrics page for Prometheus: this server's names, then TensorFlow Serving's. Dashboards for either work."""
 
     def __init__(self) -> None:
-        """Create empty metrics and their registry."""
+        """Create empty metrics."""
         super().__init__()
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        self._process = ProcessCollector(registry=None)
 
-    def render(self) -> tuple[bytes, str]:
-        """Return the page in the text format 0.0.4, and its content type."""
-        return f"{text_page(self.registry.collect())}{upstream_page(self)}".encode(), CONTENT_TYPE_PLAIN_0_0_4
+    def render(self) -> tuple[Iterator[bytes], str]:
+        """Return the parts of the page in the text format 0.0.4, and its content type.
 
-    def render_open_metrics(self) -> tuple[bytes, str]:
-        """Return the page as OpenMetrics 1.0.0, with exemplars, and its content type."""
-        others = as_open_metrics(upstream_page(self))
-        own = open_metrics_page(self.registry.collect())
-        return f"{own}{others}{END}".encode(), CONTENT_TYPE
+        The parts are made while they are read, on a worker thread that lets others run once a millisecond.
+        """
+        return parts_of(self._lines(PLAIN), let_others_run), PLAIN.content_type
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield this server's families with their current values. The registry calls this method."""
-        omitted = {}
-        for family in self._families():
+    def render_open_metrics(self) -> tuple[Iterator[bytes], str]:
+        """Return the parts of the page as OpenMetrics 1.0.0, with exemplars, and its content type."""
+        return parts_of(self._lines(OPEN_METRICS), let_others_run), OPEN_METRICS.content_type
+
+    def collect(self) -> Iterator[Collected]:
+        """Yield this server's families with their current values. Read each before the next one."""
+        omitted = dict[str, int]()
+        for collected in self._families():
             # The keys of counters and histograms are limited. A sum of gauges would mean nothing.
-            if family.type == "gauge" and len(family.samples) > MOST_SERIES:
-                omitted[family.name] = len(family.samples) - MOST_SERIES
-                del family.samples[MOST_SERIES:]
-            yield family
+            yield _limited(collected, omitted) if collected.family.kind == "gauge" else collected
         yield catalogue.OMITTED.valued(((name,), count) for name, count in omitted.items())
+        yield catalogue.FOLDED.valued(((name,), count) for name, count in self.models.folded().items())
+        for metric in self._process.collect():
+            kind: Literal["counter", "gauge"] = "counter" if metric.type == "counter" else "gauge"
+            family = Family(metric.samples[0].name, kind, (), metric.documentation)
+            yield family.valued(((), sample.value) for sample in metric.samples)
 
-    def _families(self) -> Iterator[Metric]:
+    def _lines(self, form: TextFormat) -> Iterator[str]:
+        for collected in self.collect():
+            yield from write_family(collected, form)
+        yield from upstream_lines(self, form)
+        yield form.end
+
+    def _families(self) -> Iterator[Collected]:
         yield from self._request_families()
         yield from self._batch_families()
         yield from self._cost_families()
@@ -159,12 +75,11 @@ class PrometheusMetrics(Measurements, Collector):
         yield from self._server_families()
         yield from self._page_families()
 
-    def _request_families(self) -> Iterator[Metric]:
+    def _request_families(self) -> Iterator[Collected]:
         requests = list(self.requests())
         yield catalogue.REQUESTS.valued((_request_labels(key), histogram.total()) for key, histogram in requests)
         yield catalogue.REQUEST_LATENCY.counted(
-            (_request_labels(key), *_buckets(histogram, LATENCY_BOUNDS_S, self.exemplars(key)))
-            for key, histogram in requests
+            (_request_labels(key), histogram, self.exemplars(key)) for key, histogram in requests
         )
         yield catalogue.IN_FLIGHT.valued(((protocol,), count) for protocol, count in self.server.in_flight().items())
         yield catalogue.STAGE_SECONDS.valued((key, seconds) for key, seconds in self.stages_s.all().items())
@@ -175,7 +90,7 @@ class PrometheusMetrics(Measurements, Collector):
         )
         yield catalogue.REFUSED.valued(((reason,), count) for reason, count in self.server.refused().items())
 
-    def _batch_families(self) -> Iterator[Metric]:
+    def _batch_families(self) -> Iterator[Collected]:
         batches, queued = self.batches, self.server.queued()
         yield _by_version(catalogue.QUEUE_REQUESTS, {key: queue.requests for key, queue in queued.items()})
         yield _by_version(catalogue.QUEUE_ROWS, {key: queue.rows for key, queue in queued.items()})
@@ -196,12 +111,12 @@ class PrometheusMetrics(Measurements, Collector):
         yield _by_version(catalogue.HUNG_RUNS, self.hung.all())
         yield _by_version(catalogue.VERSION_BUSY, batches.busy_s())
 
-    def _cost_families(self) -> Iterator[Metric]:
+    def _cost_families(self) -> Iterator[Collected]:
         """Yield the estimates of the cost model: for each size, and as a fitted line."""
         curves = [
             ((*servable_labels(servable), curve.signature_name, ",".join(map(str, curve.lengths))), curve)
-            for servable, of_servable in self.costs().items()
-            for curve in of_servable
+            for servable, costs in _with_pauses(self.costs().items())
+            for curve in costs.snapshot()
         ]
         sizes = [((*labels, str(cost.rows)), cost) for labels, curve in curves for cost in curve.shown(_MOST_SIZES)]
         lines = [(labels, curve.line) for labels, curve in curves if curve.line is not None]
@@ -211,10 +126,10 @@ class PrometheusMetrics(Measurements, Collector):
         yield catalogue.COST_ROW.valued((labels, line.per_row_s) for labels, line in lines)
         yield catalogue.OBJECTIVE_HOST.valued((_batch_labels(key), s) for key, s in self.host_allowances().items())
 
-    def _cache_families(self) -> Iterator[Metric]:
+    def _cache_families(self) -> Iterator[Collected]:
         caches = self.caches()
 
-        def of(family: Family, figure: Callable[[CacheCounts], int]) -> Metric:
+        def of(family: Family, figure: Callable[[CacheCounts], int]) -> Collected:
             return _by_version(family, {servable: figure(counts) for servable, counts in caches.items()})
 
         yield of(catalogue.CACHE_HITS, lambda counts: counts.hits)
@@ -222,7 +137,7 @@ class PrometheusMetrics(Measurements, Collector):
         yield of(catalogue.CACHE_EVICTIONS, lambda counts: counts.evictions)
         yield of(catalogue.CACHE_BYTES, lambda counts: counts.size_bytes)
 
-    def _version_families(self) -> Iterator[Metric]:
+    def _version_families(self) -> Iterator[Collected]:
         # Ended versions are the first that the limit omits.
         states = sorted(self.states().items(), key=lambda item: item[1] is State.END)
         yield _by_version(catalogue.VERSION_STATE, dict(states))
@@ -236,19 +151,19 @@ class PrometheusMetrics(Measurements, Collector):
             for servable, choice in self.devices.choices().items()
         )
 
-    def _trace_families(self) -> Iterator[Metric]:
+    def _trace_families(self) -> Iterator[Collected]:
         traced = self.traced.all()
         yield catalogue.TRACES_EXPORTED.valued([((), traced.pop("exported", 0))])
         yield catalogue.TRACES_DROPPED.valued(((reason,), count) for reason, count in traced.items())
 
-    def _device_families(self) -> Iterator[Metric]:
+    def _device_families(self) -> Iterator[Collected]:
         gauges = self.devices.gauges()
         yield catalogue.DEVICE_BUSY.valued(((gauge.name,), gauge.busy_s()) for gauge in gauges)
         yield catalogue.DEVICE_MEMORY.valued(
             ((gauge.name, kind), size_bytes) for gauge in gauges for kind, size_bytes in gauge.memory_bytes().items()
         )
 
-    def _server_families(self) -> Iterator[Metric]:
+    def _server_families(self) -> Iterator[Collected]:
         build = self.server.build()
         builds = () if build is None else (((build.version, build.python), 1),)
         yield catalogue.SERVER_STATE.valued(((state.value,), is_in) for state, is_in in self.server.states().items())
@@ -268,7 +183,7 @@ class PrometheusMetrics(Measurements, Collector):
         dropped = self.server.dropped_events()
         yield catalogue.LOG_EVENTS_DROPPED.valued(() if dropped is None else (((), dropped),))
 
-    def _page_families(self) -> Iterator[Metric]:
+    def _page_families(self) -> Iterator[Collected]:
         logged = self.logged.all()
         yield catalogue.LOG_RECORDS.valued(
             ((model,), count) for (model, outcome), count in logged.items() if outcome == "written"
@@ -276,30 +191,37 @@ class PrometheusMetrics(Measurements, Collector):
         yield catalogue.LOG_DROPPED.valued((key, count) for key, count in logged.items() if key[1] != "written")
 
 
-def _by_version(family: Family, values: Mapping[ServableId, float]) -> Metric:
+_Item = TypeVar("_Item")
+
+
+def _with_pauses(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items, each of which takes a while, and let other threads run between them."""
+    for item in items:
+        let_others_run()
+        yield item
+
+
+def _by_version(family: Family, values: Mapping[ServableId, float]) -> Collected:
     return family.valued((servable_labels(servable), value) for servable, value in values.items())
 
 
 def _histograms(
     family: Family, items: Iterable[tuple[Key, Histogram]], labels: Callable[[Key], Sequence[str]]
-) -> Metric:
-    return family.counted((labels(key), *_buckets(histogram)) for key, histogram in items)
+) -> Collected:
+    return family.counted((labels(key), histogram, {}) for key, histogram in items)
 
 
-def _buckets(
-    histogram: Histogram,
-    bounds: Sequence[float] | None = None,
-    exemplars: Mapping[int, TracedRequest] | None = None,
-) -> tuple[list[Bucket], float]:
-    """Return the buckets with the given bounds, or with all bounds of the histogram, and the sum of its values."""
-    counts, total = histogram.cumulative(bounds)
-    shown = histogram.bounds if bounds is None else bounds
-    limits = [*(repr(float(bound)) for bound in shown), "+Inf"]
-    buckets: list[Bucket] = list(zip(limits, counts, strict=True))
-    for position, traced in (exemplars or {}).items():
-        exemplar = Exemplar({"trace_id": traced.trace_id}, traced.latency_s, round(traced.ended_s, 3))
-        buckets[position] = (limits[position], counts[position], exemplar)
-    return buckets, total
+def _limited(collected: Collected, omitted: dict[str, int]) -> Collected:
+    """Return a gauge with at most MOST_SERIES samples. The number of the others is added to `omitted` at the end."""
+
+    def samples() -> Iterator[tuple[Sequence[str], float]]:
+        for number, sample in enumerate(collected.values):
+            if number < MOST_SERIES:
+                yield sample
+            else:
+                omitted[collected.family.name] = number + 1 - MOST_SERIES
+
+    return collected.family.valued(samples())
 
 
 def _request_labels(key: RequestKey) -> tuple[str, ...]:

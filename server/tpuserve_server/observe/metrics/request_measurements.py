@@ -6,6 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.observe.metrics.catalogue import (
+    REQUESTS,
+    STAGE_REQUESTS,
+    STAGE_SECONDS,
+    UPSTREAM_EXAMPLES,
+    UPSTREAM_REQUESTS,
+)
 from tpuserve_server.observe.metrics.histogram import (
     BOTH_LATENCY_BOUNDS_S,
     LATENCY_BOUNDS_S,
@@ -14,7 +21,7 @@ from tpuserve_server.observe.metrics.histogram import (
     Histogram,
     TracedRequest,
 )
-from tpuserve_server.observe.metrics.series import OTHER, OTHER_VERSION, Counts, Series
+from tpuserve_server.observe.metrics.series import OTHER, OTHER_VERSION, Counts, ModelPlaces, Places, Series
 
 
 class RequestKey(NamedTuple):
@@ -32,26 +39,34 @@ class RequestKey(NamedTuple):
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
 
 
-def _other_request(key: _Request) -> _Request:
-    return (OTHER, OTHER_VERSION, OTHER, *key[3:])
-
-
-def _other_ended(key: _Request) -> _Request:
-    return (OTHER, *key[1:])
+def _fold_request(key: _Request, model: str) -> _Request:
+    return (model, OTHER_VERSION, OTHER, *key[3:])
 
 
 class RequestMeasurements:
     """The part of core.models.metrics.Metrics that front-ends call. Thread-safe, as its counts and histograms are."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: ModelPlaces) -> None:
         """Start with no measurements."""
-        self.stages_s = Counts[tuple[str, str, str]](lambda key: (key[0], OTHER, key[2]))
-        self.stage_requests = Counts[tuple[str, str]](lambda key: (key[0], OTHER))
-        self.traced = Counts[str](lambda _: OTHER)
-        self._requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_request)
-        self._ended_requests = Series[_Request](BOTH_LATENCY_BOUNDS_S, _other_ended)
+        self.stages_s = Counts[tuple[str, str, str]](
+            Places(STAGE_SECONDS.name, lambda key: key[1], lambda key, model: (key[0], model, key[2]), models)
+        )
+        self.stage_requests = Counts[tuple[str, str]](
+            Places(STAGE_REQUESTS.name, lambda key: key[1], lambda key, model: (key[0], model), models)
+        )
+        self.traced = Counts[str]()
+        self._requests = Series[_Request](
+            BOTH_LATENCY_BOUNDS_S, Places(REQUESTS.name, lambda key: key[0], _fold_request, models)
+        )
+        # For upstream's metrics, without version and signature.
+        self._ended_requests = Series[_Request](
+            BOTH_LATENCY_BOUNDS_S,
+            Places(UPSTREAM_REQUESTS, lambda key: key[0], lambda key, model: (model, *key[1:]), models),
+        )
         self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
-        self.examples = Series[str](UPSTREAM_EXAMPLE_BOUNDS, lambda _: OTHER)
+        self.examples = Series[str](
+            UPSTREAM_EXAMPLE_BOUNDS, Places(UPSTREAM_EXAMPLES, lambda key: key, lambda _, model: model, models)
+        )
 
     # Called by front-ends.
 

@@ -24,7 +24,8 @@ from tpuserve_server.protocols.console.report_files import OpenReport, open_repo
 from tpuserve_server.protocols.console.sources import ConsoleSources
 from tpuserve_server.protocols.control import Control, check_browser
 from tpuserve_server.protocols.http.headers import prefers_html
-from tpuserve_server.protocols.operations import Operations, SharedWork
+from tpuserve_server.protocols.operations import Operations
+from tpuserve_server.protocols.shared_pages import SharedPages
 from tpuserve_server.protocols.status import ClientGone, PathNotFound, status_of
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class Console:
         self._control = control
         self._feed = EventFeed(sources)
         self._files = PageFiles()
-        self._status = SharedWork[bytes]()
+        self._status = SharedPages()
         self._describe_to_controllers = partial(_status_body, sources, may_control=True)
         self._describe_to_others = partial(_status_body, sources, may_control=False)
 
@@ -243,8 +244,8 @@ class Console:
         """Answer with the status of the server."""
         # Every open console reads it again after a change of a model, and it reads the directories of all versions.
         may_control = self._control.may_control(request.scope)
-        body = await self._status.result(self._describe_to_controllers if may_control else self._describe_to_others)
-        return _with_json(body)
+        page = await self._status.open(self._describe_to_controllers if may_control else self._describe_to_others)
+        return _with_json(await page.body())
 
     async def slow(self, limit: str = str(_SLOW)) -> Response:
         """Answer with the slowest requests, at most `limit`."""
@@ -311,8 +312,8 @@ def _shown(text: str) -> str:
     return repr(text[:_MOST_SHOWN])
 
 
-def _status_body(sources: ConsoleSources, *, may_control: bool) -> bytes:
-    return orjson.dumps(describe_status(sources, may_control=may_control))
+def _status_body(sources: ConsoleSources, *, may_control: bool) -> tuple[tuple[bytes], str]:
+    return (orjson.dumps(describe_status(sources, may_control=may_control)),), "application/json"
 
 
 def _json(document: Mapping[str, Any]) -> Response:

@@ -1,44 +1,96 @@
-"""Tests that the text of families is that of prometheus_client's own functions."""
+"""Tests that prometheus_client's parsers read the samples of every kind of family, with labels that need care."""
 
 import math
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import generate_latest
-from prometheus_client.openmetrics import exposition as open_metrics
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tpuserve_server.observe.metrics.prometheus import open_metrics_page, text_page
+from tpuserve_server.observe.metrics.exposition import OPEN_METRICS, PLAIN, TextFormat, parts_of, write_family
+from tpuserve_server.observe.metrics.families import Collected, Family
+from tpuserve_server.observe.metrics.histogram import Histogram, TracedRequest
 
-
-class Families(Collector):
-    """Families of each kind, with values and labels that need care."""
-
-    def collect(self) -> list[Metric]:
-        counter = CounterMetricFamily("a_things", 'Things with a \\ and a "word".\nTwo lines.', labels=["z", "b"])
-        counter.add_metric(['quo"te', "back\\slash\nline\u2028"], 3)
-        counter.add_metric(["", "é"], 1e21)
-        gauge = GaugeMetricFamily("b_level", "A level.")
-        for value in (math.inf, -math.inf, 0.1, 2**40, 1e-7):
-            gauge.add_metric([], value)
-        histogram = HistogramMetricFamily("c_seconds", "Times.", labels=["m"])
-        exemplar = Exemplar({"trace_id": "ab" * 16}, 0.25, 1700000000.123)
-        histogram.add_metric(["x"], [("0.1", 1), ("0.5", 2, exemplar), ("+Inf", 3)], 1.75)
-        histogram.add_metric(["below zero"], [("-0.5", 1), ("+Inf", 3)], None)
-        return [counter, gauge, histogram, GaugeMetricFamily("d_empty", "None.", labels=["m"])]
+TRACED = TracedRequest("ab" * 16, 0.25, 1700000000.1234)
 
 
-def registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(Families())
-    return registry
+def histogram(bounds: Iterable[float], values: Iterable[float]) -> Histogram:
+    made = Histogram(tuple(bounds))
+    made.add_all(values)
+    return made
 
 
-def test_the_text_format_is_prometheus_clients() -> None:
-    assert text_page(Families().collect()) == generate_latest(registry()).decode()
+def families() -> list[Collected]:
+    """Return families of each kind. They can be read once."""
+    awkward = (['quo"te', "back\\slash\nline\u2028"], ["", "é"])
+    values = (math.inf, -math.inf, 0.1, 2**40, 1e-7)
+    seconds = histogram((0.1, 0.2, 0.5), (0.25, 0.5, 1.0))
+    exemplars: Mapping[int, TracedRequest] = {2: TRACED}
+    return [
+        Family("a_things_total", "counter", ("z", "b"), 'Things with a \\ and a "word".\nTwo lines.').valued(
+            [(awkward[0], 3), (awkward[1], 1e21)]
+        ),
+        *(Family(f"b_level_{place}", "gauge", (), "A level.").valued([((), one)]) for place, one in enumerate(values)),
+        Family("c_seconds", "histogram", ("m",), "Times.").counted([(["x"], seconds, exemplars)]),
+        Family("d_error", "histogram", ("m",), "Errors.").counted([(["y"], histogram((-0.5, 0.5), (-1.0, 0.1)), {})]),
+        Family("e_empty", "gauge", ("m",), "None.").valued([]),
+    ]
 
 
-def test_open_metrics_are_prometheus_clients() -> None:
-    expected: bytes = open_metrics.generate_latest(registry())  # type: ignore[no-untyped-call]  # untyped library
-    assert open_metrics_page(Families().collect()) + "# EOF\n" == expected.decode()
+def text_of(collected: Iterable[Collected], form: TextFormat) -> str:
+    return "".join(line for each in collected for line in write_family(each, form)) + form.end
+
+
+def read(form: TextFormat) -> list[tuple[str, dict[str, str], float]]:
+    parse: Any = parse_open_metrics if form.is_open else parse_text  # prometheus_client is untyped
+    return [
+        (sample.name, dict(sample.labels), sample.value)
+        for family in parse(text_of(families(), form))
+        for sample in family.samples
+    ]
+
+
+@pytest.mark.parametrize("form", [PLAIN, OPEN_METRICS], ids=["plain", "open"])
+def test_parsers_read_the_samples(form: TextFormat) -> None:
+    expected = [(name, labels, float(value)) for each in families() for name, labels, value in each.samples()]
+    assert sorted(read(form), key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("form", [PLAIN, OPEN_METRICS], ids=["plain", "open"])
+def test_parsers_read_the_kind_and_the_meaning(form: TextFormat) -> None:
+    parse: Any = parse_open_metrics if form.is_open else parse_text
+    found = {each.name: (each.type, each.documentation) for each in parse(text_of(families(), form))}
+    assert found["a_things"] == ("counter", 'Things with a \\ and a "word".\nTwo lines.')
+    assert found["c_seconds"] == ("histogram", "Times.")
+    assert found["e_empty"] == ("gauge", "None.")
+
+
+def test_only_open_metrics_has_exemplars() -> None:
+    assert 'le="0.5"} 2 # {trace_id="abab' in text_of(families(), OPEN_METRICS)
+    assert "trace_id" not in text_of(families(), PLAIN)
+
+
+def test_a_histogram_begins_with_the_bucket_below_its_lowest_value() -> None:
+    family = Family("c_seconds", "histogram", (), "Times.")
+    shown = {
+        sample.labels["le"]: sample.value
+        for sample in family.counted([((), histogram((1, 2, 3, 4, 5), (3.5, 3.6)), {})]).samples()
+        if sample.name == "c_seconds_bucket"
+    }
+    assert shown == {"3.0": 0, "4.0": 2, "5.0": 2, "+Inf": 2}
+
+
+def test_a_histogram_without_a_value_has_no_line() -> None:
+    family = Family("c_seconds", "histogram", ("m",), "Times.")
+    lines = list(write_family(family.counted([(["x"], histogram((1, 2), ()), {})]), PLAIN))
+    assert "".join(lines) == "# HELP c_seconds Times.\n# TYPE c_seconds histogram\n"
+
+
+def test_a_page_has_parts_between_which_others_run() -> None:
+    lines = [f"line {number:04}\n" for number in range(10_000)]
+    pauses = []
+    parts = list(parts_of(lines, lambda: pauses.append(1)))
+    assert b"".join(parts).decode() == "".join(lines)
+    assert len(pauses) == len(lines)
+    assert {len(part) >> 10 for part in parts[:-1]} == {32}

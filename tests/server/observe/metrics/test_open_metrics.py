@@ -8,11 +8,11 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.support.measured import ID, finish, run_batch
+from tests.support.measured import ID, finish, page_of, run_batch, upstream_page
 from tests.support.optional import needs
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import State
-from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics, as_open_metrics
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 
@@ -46,9 +46,9 @@ def finish_traced(metrics: PrometheusMetrics, latency_s: float, trace_id: str) -
 
 
 def samples(metrics: PrometheusMetrics) -> list[Sample]:
-    body, content_type = metrics.render_open_metrics()
+    parts, content_type = metrics.render_open_metrics()
     assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    families = list(text_string_to_metric_families(body.decode()))  # type: ignore[no-untyped-call]  # untyped library
+    families = list(text_string_to_metric_families(b"".join(parts).decode()))  # type: ignore[no-untyped-call]  # untyped library
     assert len(families) == len({family.name for family in families})
     return [sample for family in families for sample in family.samples]
 
@@ -65,18 +65,18 @@ def test_a_page_has_all_names_and_one_end() -> None:
     metrics = measured(model='a"b\\c\nd\u2028e')
     found = samples(metrics)
     names = {sample.name for sample in found}
-    text = metrics.render()[0].decode()
+    text = page_of(metrics)
     assert names == set(re.findall(r"^([:\w]+)[{ ]", text, re.MULTILINE))
     assert ":tensorflow:serving:request_count" in names
     assert {sample.labels["model_name"] for sample in found if sample.name == ":tensorflow:serving:request_count"} == {
         'a"b\\c\nd\u2028e'
     }
-    assert metrics.render_open_metrics()[0].decode().count("# EOF") == 1
+    assert page_of(metrics, is_open=True).count("# EOF") == 1
 
 
 @needs("promtool")
 def test_prometheus_itself_reads_every_sample(tmp_path: Path) -> None:
-    page = measured().render_open_metrics()[0].decode()
+    page = page_of(measured(), is_open=True)
     # This command of promtool takes samples with times only.
     timed = re.sub(r"^([^#].*)$", r"\1 1700000000", page, flags=re.MULTILINE)
     (tmp_path / "page").write_text(timed)
@@ -89,7 +89,7 @@ def test_prometheus_itself_reads_every_sample(tmp_path: Path) -> None:
 
 @needs("promtool")
 def test_prometheus_finds_no_fault_in_this_servers_names() -> None:
-    page = measured().render()[0]
+    page = page_of(measured()).encode()
     run = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, check=False, timeout=60)
     faults = (run.stderr + run.stdout).decode().splitlines()
     # Upstream's names are what they are.
@@ -109,7 +109,7 @@ def test_a_bucket_keeps_the_last_traced_request() -> None:
         "+Inf": ("2" * 32, 30.0),
         "0.0001": ("3" * 32, 0.00005),
     }
-    assert b"trace_id" not in metrics.render()[0]
+    assert "trace_id" not in page_of(metrics)
 
 
 def test_exemplars_end_with_their_version() -> None:
@@ -121,15 +121,13 @@ def test_exemplars_end_with_their_version() -> None:
 
 
 def test_counters_without_total_become_unknown_and_bounds_get_a_fraction() -> None:
-    page = (
-        "# TYPE a counter\na 1\n# TYPE b_total counter\nb_total 2\n"
-        '# TYPE c histogram\nc_bucket{le="10"} 1\nc_bucket{le="1.8e+03"} 2\nc_bucket{le="+Inf"} 2\nc_sum 3\nc_count 2\n'
-    )
-    assert as_open_metrics(page) == (
-        "# TYPE a unknown\na 1\n# TYPE b counter\nb_total 2\n"
-        '# TYPE c histogram\nc_bucket{le="10.0"} 1\nc_bucket{le="1800.0"} 2\nc_bucket{le="+Inf"} 2\n'
-        "c_sum 3\nc_count 2\n"
-    )
-    assert as_open_metrics("") == ""
+    metrics = measured()
+    finish(metrics, latency_s=5e-6)
+    page = upstream_page(metrics, is_open=True)
+    assert "# TYPE :tensorflow:serving:request_count unknown\n" in page
+    assert "# TYPE :tensorflow:serving:request_example_count counter\n" in page
+    labels = 'model_name="m",API="Predict",entrypoint="GRPC"'
+    assert f':tensorflow:serving:request_latency_bucket{{{labels},le="10.0"}} 1\n' in page
+    assert f':tensorflow:serving:request_latency_bucket{{{labels},le="1102.0"}} 2\n' in page
     bounds = [sample.labels["le"] for sample in samples(measured()) if "le" in sample.labels]
     assert all(math.isinf(float(bound)) or "." in bound or "e" in bound for bound in bounds)

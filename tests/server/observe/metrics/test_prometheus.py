@@ -15,11 +15,11 @@ from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 
 
 def samples(metrics: PrometheusMetrics) -> dict[tuple[str, ...], float]:
-    text, content_type = metrics.render()
+    parts, content_type = metrics.render()
     assert content_type.startswith("text/plain")
     return {
         (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value
-        for family in text_string_to_metric_families(text.decode())
+        for family in text_string_to_metric_families(b"".join(parts).decode())
         for sample in family.samples
     }
 
@@ -119,7 +119,7 @@ def test_many_batches_of_many_requests_are_all_counted() -> None:
 def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
     metrics = PrometheusMetrics()
     costs = CostModel()
-    metrics.version_loaded(servable=ID, costs=costs, load_s=2.5)
+    metrics.version_loaded(servable=ID, path="/m/1", costs=costs, load_s=2.5, restore_s=2.0)
     for rows in (1, 3):
         costs.learn("s", rows, 0.001 * (1 + rows))
     costs.learn("s", 1, 0.5, (64, 128))
@@ -136,7 +136,7 @@ def test_what_batches_cost_is_shown_as_it_is_learned() -> None:
 def test_costs_of_any_size_are_shown_for_few() -> None:
     metrics = PrometheusMetrics()
     costs = CostModel()
-    metrics.version_loaded(servable=ID, costs=costs, load_s=2.5)
+    metrics.version_loaded(servable=ID, path="/m/1", costs=costs, load_s=2.5, restore_s=2.0)
     for rows in range(1, 200):
         costs.learn("s", rows, 0.001)
     shown = [key[1] for key in samples(metrics) if key[0] == "tpuserve_batch_cost_seconds"]
@@ -178,7 +178,7 @@ def test_what_belongs_to_a_version_goes_with_it() -> None:
         metrics.task_dropped(servable=servable, reason="expired")
         metrics.shape_first_run(servable=servable, signature="s", is_tried=False)
         metrics.run_refused(servable=servable, signature="s")
-        metrics.version_loaded(servable=servable, costs=costs, load_s=2.5)
+        metrics.version_loaded(servable=servable, path="/m/1", costs=costs, load_s=2.5, restore_s=2.0)
         metrics.version_changed(servable=servable, state=State.AVAILABLE)
         metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
     found = samples(metrics)

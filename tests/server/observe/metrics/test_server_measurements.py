@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.fake_device import FakeServable, double_task
+from tests.support.measured import page_of
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
@@ -56,7 +57,7 @@ class SmallServer:
 
     def samples(self, name: str) -> dict[tuple[str, ...], float]:
         """Return the values by the values of the labels, in the order of their names."""
-        text = self.metrics.render()[0].decode()
+        text = page_of(self.metrics)
         return {
             tuple(sample.labels[label] for label in sorted(sample.labels)): sample.value
             for family in text_string_to_metric_families(text)
@@ -186,6 +187,6 @@ def test_requests_in_flight_are_those_of_all_front_ends_of_a_protocol() -> None:
     metrics = PrometheusMetrics()
     for protocol, requests in (("grpc", "ab"), ("rest", "abc"), ("grpc", "abcde")):
         metrics.protocol_served(protocol=protocol, in_flight=requests.__len__)
-    page = metrics.render()[0].decode()
+    page = page_of(metrics)
     assert 'tpuserve_requests_in_flight{protocol="grpc"} 7.0' in page
     assert 'tpuserve_requests_in_flight{protocol="rest"} 3.0' in page

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.measured import ID, finish, run_batch
+from tests.support.measured import ID, finish, page_of, run_batch, upstream_page
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.histogram import (
@@ -15,7 +15,6 @@ from tpuserve_server.observe.metrics.histogram import (
     UPSTREAM_ROW_BOUNDS,
 )
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.metrics.upstream import upstream_page
 
 
 def lines(metrics: PrometheusMetrics, name: str) -> list[str]:
@@ -116,7 +115,7 @@ def test_one_page_has_both_families_and_can_be_read() -> None:
     metrics = PrometheusMetrics()
     finish(metrics, model='a"b\\c\nd')
     run_batch(metrics)
-    text = metrics.render()[0].decode()
+    text = page_of(metrics)
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["tpuserve_requests"].samples[0].labels["model_name"] == 'a"b\\c\nd'
     assert families[":tensorflow:serving:request_count"].samples[0].labels["model_name"] == 'a"b\\c\nd'

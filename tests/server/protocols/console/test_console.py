@@ -34,7 +34,7 @@ def app_of(house: ConsoleHouse) -> RestApp:
     control = Control(ControlOptions())
     console = Console(house.sources, control)
     return rest_app(
-        house.service, house.metrics, house.clock, lambda: (b"", ""), RestOptions(), control=control, console=console
+        house.service, house.metrics, house.clock, lambda: ([b""], ""), RestOptions(), control=control, console=console
     )
 
 
@@ -301,7 +301,7 @@ async def test_a_server_that_drains_refuses_the_stream(client: httpx.AsyncClient
 
 
 async def test_a_server_without_console_knows_none_of_its_paths(house: ConsoleHouse) -> None:
-    app = rest_app(house.service, FakeMetrics(), house.clock, lambda: (b"", ""), RestOptions())
+    app = rest_app(house.service, FakeMetrics(), house.clock, lambda: ([b""], ""), RestOptions())
     async with client_of(app) as client:
         for path in ("/", "/console/", "/console", "/console/events", "/debug/status", "/debug/slow"):
             assert (await client.get(path, headers={"accept": BROWSER_ACCEPTS})).status_code == 404

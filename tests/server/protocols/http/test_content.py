@@ -40,7 +40,7 @@ def metrics() -> FakeMetrics:
 
 @pytest.fixture
 async def client(metrics: FakeMetrics) -> AsyncIterator[httpx.AsyncClient]:
-    app = rest_app(FakeService(), metrics, FakeClock(), lambda: (b"", ""), RestOptions(max_body_bytes=LIMIT))
+    app = rest_app(FakeService(), metrics, FakeClock(), lambda: ([b""], ""), RestOptions(max_body_bytes=LIMIT))
     transport = httpx.ASGITransport(app)
     # httpx requests gzip by default.
     async with httpx.AsyncClient(

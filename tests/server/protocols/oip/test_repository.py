@@ -11,6 +11,7 @@ from tests.support.administered_server import AdministeredServer
 from tests.support.configured_house import CLOCK
 from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import DOUBLE
+from tests.support.measured import page_of
 from tpuserve_formats.messages.oip import (
     ModelConfigRequest,
     ModelConfigResponse,
@@ -316,14 +317,14 @@ async def test_an_unload_of_an_unknown_model_succeeds_and_makes_no_label(server:
     assert (await server.post("/v2/repository/models/nobody/unload")).status_code == 200
     request = RepositoryModelUnloadRequest(model_name="nobody")
     await server.call("RepositoryModelUnload", request, RepositoryModelUnloadResponse)
-    assert b"nobody" not in server.metrics.render()[0]
+    assert "nobody" not in page_of(server.metrics)
 
 
 async def test_readiness_of_an_unknown_model_makes_no_label(server: AdministeredServer) -> None:
     assert (await server.get("/v2/models/nobody/ready")).status_code == 400
     response = await server.call("ModelReady", ModelReadyRequest(name="nobody"), ModelReadyResponse)
     assert not response.ready
-    assert b"nobody" not in server.metrics.render()[0]
+    assert "nobody" not in page_of(server.metrics)
 
 
 async def test_a_server_without_changes_lists_its_models_and_refuses_the_rest(tmp_path: Path) -> None:

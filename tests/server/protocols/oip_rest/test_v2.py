@@ -38,7 +38,7 @@ class Rest:
         self.service = FakeService()
         self.metrics = FakeMetrics()
         options = RestOptions(max_body_bytes=4 << 20, timeout_s=2.5)
-        app = rest_app(self.service, self.metrics, FakeClock(now_s=10), lambda: (b"", ""), options)
+        app = rest_app(self.service, self.metrics, FakeClock(now_s=10), lambda: ([b""], ""), options)
         self.app = app
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
 

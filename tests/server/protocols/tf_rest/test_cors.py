@@ -25,7 +25,7 @@ def cors_of(response: httpx.Response) -> dict[str, str]:
 @pytest.fixture(params=[True, False], ids=["on", "off"])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
     options = RestOptions(allow_cors=request.param)
-    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: (b"", ""), options)
+    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: ([b""], ""), options)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as made:
         made.headers["x-expected"] = "cors" if request.param else ""
         yield made

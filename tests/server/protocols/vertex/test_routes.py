@@ -46,7 +46,7 @@ class Rest:
     ) -> None:
         self.service = FakeService()
         self.metrics = FakeMetrics()
-        app = rest_app(self.service, self.metrics, FakeClock(), lambda: (b"", "text/plain"), RestOptions())
+        app = rest_app(self.service, self.metrics, FakeClock(), lambda: ([b""], "text/plain"), RestOptions())
         paths = VertexPaths.of("m", ("H", health), ("P", predict), [])
         guarded = make_guard(rule).wrap_rest(app)
         routes = VertexRoutes(guarded, paths, self.service, needs_credentials=needs_credentials)
