@@ -72,17 +72,20 @@ def _histogram_lines(
     for position, text in exemplars.items():
         lines[position] += text
     if total is not None:
-        lines += [f"{name}_sum{_braced(labels)} {total}", f"{name}_count{_braced(labels)} {buckets.counts[-1]}"]
+        lines += [f"{name}_sum{{{labels}}} {total}", f"{name}_count{{{labels}}} {buckets.counts[-1]}"]
     return "\n".join(lines) + "\n"
 
 
 def _own_labels(names: tuple[str, ...], values: Sequence[str]) -> str:
-    return _template(names) % tuple(map(_escaped, values)) if names else ""
+    """Return the labels, sorted by name."""
+    template, order = _template(names)
+    return template % tuple([_escaped(values[place]) for place in order])
 
 
 @functools.cache
-def _template(names: tuple[str, ...]) -> str:
-    return ",".join(f'{name}="%s"' for name in names)
+def _template(names: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
+    order = tuple(sorted(range(len(names)), key=names.__getitem__))
+    return ",".join(f'{names[place]}="%s"' for place in order), order
 
 
 def _braced(labels: str) -> str:
@@ -94,8 +97,6 @@ def _exemplar(traced: TracedRequest) -> str:
 
 
 def _number(value: float) -> str:
-    if type(value) is int:
-        return str(value)
     text: str = floatToGoString(value)  # type: ignore[no-untyped-call]  # untyped library
     return text
 
