@@ -54,6 +54,16 @@ def test_both_formats_have_the_same_series(server: RunningServer) -> None:
     assert {"tpuserve_requests_total", ":tensorflow:serving:request_count", "process_cpu_seconds_total"} <= shown
 
 
+def test_the_page_comes_in_parts_and_compressed_for_clients_that_accept_it(server: RunningServer) -> None:
+    predict(server)
+    for accept, coding in (("identity", None), ("gzip", "gzip")):
+        answer = httpx.get(f"{server.rest}/metrics", headers={"accept-encoding": accept}, timeout=60)
+        assert answer.headers.get("content-encoding") == coding
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert answer.headers["vary"] == "accept, accept-encoding"
+        assert "tpuserve_requests_total{" in answer.text
+
+
 def test_the_page_describes_the_server(server: RunningServer) -> None:
     with Client(server.grpc) as client:
         client.predict("calculator", {"x": np.ones((1, 2), np.float32)})

@@ -1,7 +1,7 @@
 """REST as one application: requests under a protocol's prefix go to its exchange, all others to FastAPI."""
 
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observ
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, RouteFacts, raw_path
+from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding, accepted_coding, compress_parts
 from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept
 from tpuserve_server.protocols.http.response import SafeResponses
 from tpuserve_server.protocols.oip.administration import Administration
@@ -52,15 +53,27 @@ class Scrapes:
 
     def __init__(self, render: Render, render_open_metrics: Render | None) -> None:
         """Render the text format, and OpenMetrics unless `render_open_metrics` is None."""
-        self._render = render
-        self._render_open_metrics = render_open_metrics
+        self._has_open_metrics = render_open_metrics is not None
+        # Clients share a page only if they get the same function.
+        self._renders = {
+            (is_open, coding): partial(_render_compressed, one, coding) if coding else one
+            for is_open, one in ((False, render), (True, render_open_metrics or render))
+            for coding in (None, GZIP, DEFLATE)
+        }
         self._pages = SharedPages()
 
-    async def page(self, accept: str = "") -> Page:
-        """Return the page for a client with this Accept header, when its first part is there."""
-        if self._render_open_metrics is not None and prefers_open_metrics(accept):
-            return await self._pages.open(self._render_open_metrics)
-        return await self._pages.open(self._render)
+    async def page(self, accept: str = "", coding: Coding | None = None) -> Page:
+        """Return the page for a client with this Accept header, when its first part is there.
+
+        A page of a thousand models is 30 times as small when it is compressed.
+        """
+        is_open = self._has_open_metrics and prefers_open_metrics(accept)
+        return await self._pages.open(self._renders[is_open, coding])
+
+
+def _render_compressed(render: Render, coding: Coding) -> tuple[Iterator[bytes], str]:
+    parts, content_type = render()
+    return compress_parts(parts, coding), content_type
 
 
 def prefers_open_metrics(accept: str) -> bool:
@@ -162,11 +175,11 @@ def _add_probes(operations: Operations, service: InferenceService) -> None:
 
 def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:
     async def metrics_page(request: Request) -> Response:
-        return _streamed(await scrapes.page(",".join(request.headers.getlist("accept"))))
+        return await _answer_scrape(request, scrapes, ",".join(request.headers.getlist("accept")))
 
-    async def upstream_metrics_page() -> Response:
+    async def upstream_metrics_page(request: Request) -> Response:
         # TensorFlow Serving has only the text format.
-        return _streamed(await scrapes.page())
+        return await _answer_scrape(request, scrapes, "")
 
     add = partial(operations.add, access=READ_SERVER, response_class=Response)
     add(
@@ -179,9 +192,14 @@ def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | 
         add(upstream_path, upstream_metrics_page, include_in_schema=False)
 
 
-def _streamed(page: Page) -> Response:
+async def _answer_scrape(request: Request, scrapes: Scrapes, accept: str) -> Response:
+    coding = accepted_coding(request.scope)
+    page = await scrapes.page(accept, coding)
     # The content type is not `media_type`, to which Starlette would add a charset.
-    return StreamingResponse(page.parts(), headers={"content-type": page.content_type})
+    headers = {"content-type": page.content_type, "vary": "accept, accept-encoding"}
+    if coding is not None:
+        headers["content-encoding"] = coding.name
+    return StreamingResponse(page.parts(), headers=headers)
 
 
 def _v2_mount(protocol: V2, *, is_administered: bool) -> Mount:

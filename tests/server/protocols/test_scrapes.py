@@ -1,11 +1,14 @@
 """Tests for requests for the metrics page: its format, and the sharing of pages."""
 
 import asyncio
+import itertools
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 
 import pytest
 
+from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding
 from tpuserve_server.protocols.rest import Scrapes, prefers_open_metrics
 
 PROMETHEUS = (
@@ -136,3 +139,22 @@ async def test_a_page_that_fails_later_raises_after_its_first_parts() -> None:
     assert await anext(parts) == b"first"
     with pytest.raises(ZeroDivisionError):
         await anext(parts)
+
+
+@pytest.mark.parametrize("coding", [GZIP, DEFLATE])
+async def test_a_compressed_page_is_one_document_of_few_parts(coding: Coding) -> None:
+    lines = [f"line {number}\n".encode() * 100 for number in range(1000)]
+    scrapes = Scrapes(lambda: (iter(lines), "text/plain"), None)
+    page = await scrapes.page("", coding)
+    assert page.content_type == "text/plain"
+    parts = [part async for part in page.parts()]
+    assert zlib.decompress(b"".join(parts), coding.wbits) == b"".join(lines)
+    assert len(parts) < 3
+
+
+async def test_clients_share_a_page_of_one_coding() -> None:
+    pages = itertools.count(1)
+    scrapes = Scrapes(lambda: ([b"page %d" % next(pages)], "text/plain"), None)
+    plain, same, zipped = await asyncio.gather(scrapes.page(), scrapes.page(), scrapes.page("", GZIP))
+    assert await plain.body() == await same.body() == b"page 1"
+    assert zlib.decompress(await zipped.body(), GZIP.wbits) == b"page 2"

@@ -6,7 +6,7 @@ Large bodies are processed on a worker thread; zlib releases the GIL.
 import asyncio
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,7 @@ _LARGE_BYTES = 1 << 16
 # Largest compressed request body to decompress on the event loop: the content may be a thousand times as large.
 _SMALL_COMPRESSED_BYTES = 1 << 11
 _PIECE_BYTES = 1 << 20
+_COMPRESSED_PART_BYTES = 1 << 15
 # Higher levels do not compress numbers better, and take up to 14 times as long.
 _LEVEL = 1
 
@@ -132,6 +133,20 @@ async def compress(body: bytes, coding: Coding) -> bytes:
 def _compress(body: bytes, coding: Coding) -> bytes:
     compressor = zlib.compressobj(_LEVEL, wbits=coding.wbits)
     return compressor.compress(body) + compressor.flush()
+
+
+def compress_parts(parts: Iterable[bytes], coding: Coding) -> Iterator[bytes]:
+    """Compress a body of many parts to one document of fewer, larger ones. Blocks."""
+    compressor = zlib.compressobj(_LEVEL, wbits=coding.wbits)
+    pending: list[bytes] = []
+    size_bytes = 0
+    for part in parts:
+        pending.append(compressor.compress(part))
+        size_bytes += len(pending[-1])
+        if size_bytes >= _COMPRESSED_PART_BYTES:
+            yield b"".join(pending)
+            pending, size_bytes = [], 0
+    yield b"".join((*pending, compressor.flush()))
 
 
 # A worker thread decodes larger bodies (up to 10 ms of work), so that other requests need not wait for them. Parsers

@@ -408,6 +408,8 @@ class TestMeasurements:
         load(write_programs(tmp_path, double_and_add()), measured).close()
         assert measured.choices()[ID] == ("cpu", "")
         assert measured.compile_s().keys() == {ID}
+        assert measured.compilations() == measured.graph_builds()
+        assert measured.compilations().number > 0
         measured.forget([ID])
         assert not measured.choices()
         assert not measured.compile_s()

@@ -15,6 +15,7 @@ from tpuserve_server.core.terms.types import ServableId, Tensors
 from tpuserve_server.executors.tensorflow import TensorFlowOptions
 from tpuserve_server.executors.tensorflow.executor import TensorFlowExecutor, TensorFlowServable
 from tpuserve_server.executors.tensorflow.session_config import cpu_has_bfloat16
+from tpuserve_server.observe.metrics.measurements import DeviceMeasurements
 
 
 def load(path: Path, *, allows_bfloat16: bool = False) -> TensorFlowServable:
@@ -44,6 +45,20 @@ def test_signatures_are_read_as_metadata_will_show_them(half_plus_two: TensorFlo
 def test_it_accepts_the_feeds_that_tensorflow_serving_accepts(half_plus_two: TensorFlowServable) -> None:
     for x in (np.array([[1], [2]], np.float32), np.array([1, 2, 5], np.float32), np.float32(3).reshape(())):
         np.testing.assert_allclose(run(half_plus_two, {"x": np.asarray(x)}, "y")["y"], x / 2 + 2)
+
+
+def test_a_graph_is_built_for_each_set_of_outputs(tmp_path: Path) -> None:
+    path = save_function(
+        tmp_path / "1", lambda x: {"double": 2 * x, "half": x / 2}, tf.TensorSpec([None], tf.float32, "x")
+    )
+    metrics = DeviceMeasurements()
+    servable = TensorFlowExecutor(TensorFlowOptions(), metrics).load(ServableId("m", 1), VersionFiles(path))
+    x = np.ones(1, np.float32)
+    for outputs, built in ((("double",), 1), (("double",), 1), (("double", "half"), 2)):
+        run(servable, {"x": x}, *outputs)
+        assert metrics.graph_builds().number == built
+    assert metrics.graph_builds().duration_s > 0
+    assert metrics.compilations().number == 0
 
 
 def test_a_read_only_view_is_fine(half_plus_two: TensorFlowServable) -> None:
