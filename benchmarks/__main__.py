@@ -16,6 +16,7 @@ BENCHMARKS: Final = {
     "codecs": "codecs.codecs",
     "large": "large.large",
     "observation": "observation.observation",
+    "scrapes": "observation.scrapes",
     "access": "access.access",
     "client": "client.client",
     "peers": "peers.peers",

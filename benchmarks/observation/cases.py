@@ -173,8 +173,8 @@ CASES: Final = (
         Case(f"{form} of {counted(signatures, 'signature')}", _page(render, signatures), _NOTHING)
         for signatures in (1, 100, 1000)
         for form, render in (
-            ("text page", PrometheusMetrics.render),
-            ("OpenMetrics page", PrometheusMetrics.render_open_metrics),
+            ("text page", lambda metrics: b"".join(metrics.render()[0])),
+            ("OpenMetrics page", lambda metrics: b"".join(metrics.render_open_metrics()[0])),
             ("console figures", version_totals),
         )
     ),

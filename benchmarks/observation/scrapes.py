@@ -1,18 +1,21 @@
 """Scrape the metrics page of a server with many models: its size, its time, and the effect on predictions. Linux only.
 
 Run: `.venv/bin/python -m benchmarks scrapes [--models 400]`. About two minutes. All models are the same small MLP, and
-each gets requests over gRPC and REST before the measurement. h2load then sends predictions to one of them.
+each gets requests over gRPC and REST before the measurement. h2load then sends predictions to one of them. Scrapes have
+the headers of Prometheus.
 """
 
+import gzip
 import json
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import click
 from rich.console import Console
@@ -28,7 +31,6 @@ from benchmarks.harness.targets import (
     MODEL_NAME,
     Protocol,
     Target,
-    http_get,
     http_post,
     model_server,
     write_model,
@@ -37,6 +39,11 @@ from benchmarks.reload.tools import Latency, latency, parse_log
 from tpuserve_client import Client
 
 _READY_S = 900.0
+_PROMETHEUS: Final = {
+    "accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    "accept-encoding": "gzip",
+}
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _IDLE_SCRAPES = 10
 _PAUSE_S = 0.7
 _REQUESTS = 3
@@ -52,6 +59,7 @@ class Page:
     """A page of a server without other requests. Times are medians: until its end, and of the server's CPU."""
 
     size_bytes: int
+    sent_bytes: int
     lines: int
     other_lines: int
     scrape_ms: float
@@ -72,14 +80,22 @@ class Effect:
 
 def scrape_idle(server: Server) -> Page:
     """Scrape a server that has nothing else to do."""
-    walls_ms, cpus_ms, page = [], [], b""
+    walls_ms, cpus_ms, sent = [], [], b""
     for _ in range(_IDLE_SCRAPES):
         cpu_s, began_s = server["rest"].tree.cpu_seconds(), time.monotonic()
-        page = http_get(server["rest"].port, "/metrics")
+        sent = scrape(server["rest"].port)
         walls_ms.append(1000 * (time.monotonic() - began_s))
         cpus_ms.append(1000 * (server["rest"].tree.cpu_seconds() - cpu_s))
+    page = gzip.decompress(sent) if sent.startswith(_GZIP_MAGIC) else sent
     others = page.count(b'model_name="other"')
-    return Page(len(page), page.count(b"\n"), others, median(walls_ms), median(cpus_ms))
+    return Page(len(page), len(sent), page.count(b"\n"), others, median(walls_ms), median(cpus_ms))
+
+
+def scrape(port: int) -> bytes:
+    """Return the page as the server sends it to Prometheus."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=_PROMETHEUS)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return bytes(response.read())
 
 
 def scrape_under_load(server: Server, duration_s: int, scratch: Path) -> Effect:
@@ -88,13 +104,13 @@ def scrape_under_load(server: Server, duration_s: int, scratch: Path) -> Effect:
     spans: list[Span] = []
     ended = threading.Event()
 
-    def scrape() -> None:
+    def scrape_often() -> None:
         while not ended.wait(_PAUSE_S):
             began_s = time.time()
-            http_get(server["rest"].port, "/metrics")
+            scrape(server["rest"].port)
             spans.append((began_s, time.time()))
 
-    scraper = threading.Thread(target=scrape, name="scraper")
+    scraper = threading.Thread(target=scrape_often, name="scraper")
     scraper.start()
     try:
         run_h2load(
@@ -133,8 +149,8 @@ def use(server: Server, names: Sequence[str]) -> None:
 def print_figures(page: Page, effect: Effect, models: int, console: Console) -> None:
     """Print the figures of a page, and those of predictions with and without a scrape."""
     console.print(
-        f"{models} models: {page.size_bytes:,} bytes, {page.lines:,} lines ({page.other_lines:,} of 'other'), "
-        f"scrape {page.scrape_ms:.0f} ms, CPU {page.cpu_ms:.0f} ms"
+        f"{models} models: {page.size_bytes:,} bytes, {page.sent_bytes:,} sent, {page.lines:,} lines "
+        f"({page.other_lines:,} of 'other'), scrape {page.scrape_ms:.0f} ms, CPU {page.cpu_ms:.0f} ms"
     )
     table = Table(title=f"Predictions beside {effect.scrapes} scrapes of {effect.scrape_ms:.0f} ms")
     for column in ("", "requests/s", "p50 ms", "p99 ms", "max ms"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tpuserve_server.observe.metrics.families import Family
-from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S
+from tpuserve_server.observe.metrics.histogram import LATENCY_BOUNDS_S, MILLISECOND_S
 
 _VERSION: Final = ("model_name", "version")
 _SIGNATURE: Final = (*_VERSION, "signature")
@@ -22,6 +22,7 @@ REQUEST_LATENCY: Final = Family(
     _REQUEST,
     "Time from a request's arrival to its response.",
     LATENCY_BOUNDS_S,
+    MILLISECOND_S,
 )
 IN_FLIGHT: Final = Family(
     "tpuserve_requests_in_flight", "gauge", ("protocol",), "Requests that have arrived and are not answered yet."
@@ -66,6 +67,7 @@ QUEUE_WAIT: Final = Family(
     "histogram",
     _SIGNATURE,
     "Time from a request's arrival to the start of its batch.",
+    omit_below=MILLISECOND_S,
 )
 BATCH_RUN: Final = Family(
     "tpuserve_batch_run_seconds",
@@ -73,6 +75,7 @@ BATCH_RUN: Final = Family(
     (*_SIGNATURE, "bucket"),
     "Time of a batch on the device. The label bucket is the number of rows with padding, or the next power of "
     "two for a signature without fixed sizes.",
+    omit_below=MILLISECOND_S,
 )
 BATCH_RUN_RATIO: Final = Family(
     "tpuserve_batch_run_ratio",

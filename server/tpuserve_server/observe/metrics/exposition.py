@@ -4,6 +4,7 @@ prometheus_client gives the same samples in ten times the time, because it makes
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -123,13 +124,20 @@ class UpstreamLines:
         return f"{self.name}{{{_upstream_labels(labels)}}} {value}\n"
 
     def histogram(
-        self, labels: Iterable[tuple[str, str]], bounds: tuple[float, ...], counts: Sequence[int], total: float
+        self,
+        labels: Iterable[tuple[str, str]],
+        bounds: tuple[float, ...],
+        counts: Sequence[int],
+        total: float,
+        omit_below: float = -math.inf,
     ) -> str:
-        """Return the lines of a histogram. `counts` are cumulative. Sums have more digits than upstream's six."""
+        """Return the lines of a histogram. `counts` are cumulative. Sums have more digits than upstream's six.
+
+        Buckets without a value are omitted if their bound is below `omit_below`.
+        """
         limits = _upstream_limits(bounds, self.form.is_open)
-        buckets = shown_buckets(limits, counts, total)
-        text = f"{total:.15g}"
-        return _histogram_lines(self.name, _upstream_labels(labels), buckets, text)
+        buckets = shown_buckets(bounds, limits, counts, total, omit_below)
+        return _histogram_lines(self.name, _upstream_labels(labels), buckets, f"{total:.15g}")
 
 
 def upstream_head(name: str, kind: str, form: TextFormat) -> str:

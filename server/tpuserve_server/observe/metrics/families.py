@@ -1,7 +1,8 @@
 """Families: metrics with samples, and the buckets of a histogram that the metrics page shows."""
 
 import functools
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -30,14 +31,21 @@ class Buckets(NamedTuple):
     total: float | None
 
 
-def shown_buckets(limits: Sequence[str], counts: Sequence[int], total: float | None) -> Buckets:
+def shown_buckets(
+    bounds: Sequence[float],
+    limits: Sequence[str],
+    counts: Sequence[int],
+    total: float | None,
+    omit_below: float,
+) -> Buckets:
     """Return the buckets to show of a histogram, with cumulative `counts` by `limits`. None without a value.
 
-    Buckets below the lowest value are omitted, except the last of them, in which that value's bucket begins. Their
-    counts are 0, so a sum over series by bucket stays right without them. Such a sum would be wrong without buckets
-    above the highest value, or between two values, because their counts are not 0.
+    Buckets below the lowest value are omitted if their bound is below `omit_below`, except the last of them, in which
+    that value's bucket begins. Decision 95 has the reasons for keeping the others.
     """
-    first = max(bisect_right(counts, 0) - 1, 0) if counts[-1] else len(counts)
+    if not counts[-1]:
+        return Buckets((), (), 0, total)
+    first = max(min(bisect_right(counts, 0) - 1, bisect_left(bounds, omit_below)), 0)
     return Buckets(limits[first:], counts[first:], first, total)
 
 
@@ -50,7 +58,8 @@ def _limits(bounds: tuple[float, ...]) -> tuple[str, ...]:
 class Family:
     """A metric with a name that is public API. The names of counters end in `_total`.
 
-    `bounds` selects some of the bounds of its histograms, so that one histogram can serve two metrics. None: all.
+    `bounds` selects some of the bounds of its histograms, so that one histogram can serve two metrics. None: all. The
+    page omits buckets without a value whose bound is below `omit_below`.
     """
 
     name: str
@@ -58,12 +67,13 @@ class Family:
     labels: tuple[str, ...]
     text: str
     bounds: tuple[float, ...] | None = None
+    omit_below: float = -math.inf
 
     def buckets(self, histogram: Histogram) -> Buckets:
         """Return the buckets of one of its histograms."""
         bounds = self.bounds or tuple(histogram.bounds.tolist())
         counts, total = histogram.cumulative(self.bounds)
-        return shown_buckets(_limits(bounds), counts, None if bounds[0] < 0 else total)
+        return shown_buckets(bounds, _limits(bounds), counts, None if bounds[0] < 0 else total, self.omit_below)
 
     def valued(self, samples: Iterable[tuple[Sequence[str], float]]) -> "Collected":
         """Return the family as a counter or a gauge, with label values and a value for each sample."""

@@ -42,6 +42,8 @@ UPSTREAM_ROW_BOUNDS = exponential(1, 2, 14)
 UPSTREAM_RUN_BOUNDS_US = exponential(1000, 2, 20)
 
 MICROSECONDS = 1e6
+# The page omits shorter times that no value has.
+MILLISECOND_S, MILLISECOND_US = 1e-3, 1e3
 UPSTREAM_LATENCY_BOUNDS_S = tuple(bound / MICROSECONDS for bound in UPSTREAM_LATENCY_BOUNDS_US)
 # One histogram serves both families: it counts by both sets of bounds, and a value is added once.
 BOTH_LATENCY_BOUNDS_S = tuple(sorted({*LATENCY_BOUNDS_S, *UPSTREAM_LATENCY_BOUNDS_S}))

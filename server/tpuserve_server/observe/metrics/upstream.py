@@ -1,5 +1,6 @@
 """TensorFlow Serving's and TensorFlow's metrics: names, labels and buckets as TensorFlow Serving's page has them."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from tpuserve_server.observe.metrics.exposition import PLAIN, TextFormat, Upstre
 from tpuserve_server.observe.metrics.histogram import (
     BOTH_LATENCY_BOUNDS_S,
     MICROSECONDS,
+    MILLISECOND_US,
     UPSTREAM_LATENCY_BOUNDS_S,
     UPSTREAM_LATENCY_BOUNDS_US,
     Histogram,
@@ -94,7 +96,7 @@ def _request_latencies(measured: Measurements, write: UpstreamLines) -> Iterator
             sums.setdefault(labels, Histogram(BOTH_LATENCY_BOUNDS_S)).absorb(histogram)
     for labels, summed in sums.items():
         counts, total_s = summed.cumulative(UPSTREAM_LATENCY_BOUNDS_S)
-        yield write.histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, counts, total_s * MICROSECONDS)
+        yield write.histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, counts, total_s * MICROSECONDS, MILLISECOND_US)
 
 
 def _timed_as(key: RequestKey) -> _Labels | None:
@@ -106,9 +108,9 @@ def _timed_as(key: RequestKey) -> _Labels | None:
 
 
 def _runtimes(measured: Measurements, write: UpstreamLines) -> Iterator[str]:
-    return _histograms(
-        measured.batches.runtime, write, lambda key: (("model_name", key[0]), ("API", key[1]), ("runtime", _RUNTIME))
-    )
+    for (model, api), histogram in measured.batches.runtime.items():
+        labels = (("model_name", model), ("API", api), ("runtime", _RUNTIME))
+        yield write.histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, *histogram.cumulative(), MILLISECOND_US)
 
 
 def _example_counts(measured: Measurements, write: UpstreamLines) -> Iterator[str]:
@@ -162,7 +164,8 @@ def _load_times(measured: Measurements, write: UpstreamLines) -> Iterator[str]:
 def _load_stages(measured: Measurements, write: UpstreamLines) -> Iterator[str]:
     for loads in measured.paths.by_path():
         labels = (("model_path", loads.path), ("stage", _RESTORE))
-        yield write.histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, *loads.restores_us.cumulative())
+        # A version has one load or a few.
+        yield write.histogram(labels, UPSTREAM_LATENCY_BOUNDS_US, *loads.restores_us.cumulative(), math.inf)
 
 
 def _histograms(series: Series[Key], write: UpstreamLines, labels: Callable[[Key], _Labels]) -> Iterator[str]:

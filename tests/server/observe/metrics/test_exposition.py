@@ -75,14 +75,17 @@ def test_only_open_metrics_has_exemplars() -> None:
     assert "trace_id" not in text_of(families(), PLAIN)
 
 
-def test_a_histogram_begins_with_the_bucket_below_its_lowest_value() -> None:
-    family = Family("c_seconds", "histogram", (), "Times.")
-    shown = {
-        sample.labels["le"]: sample.value
+@pytest.mark.parametrize(("omit_below", "first"), [(-math.inf, "1.0"), (1.0, "1.0"), (2.5, "3.0"), (math.inf, "3.0")])
+def test_a_histogram_begins_below_its_lowest_value_or_at_the_bound_of_its_family(omit_below: float, first: str) -> None:
+    family = Family("c_seconds", "histogram", (), "Times.", omit_below=omit_below)
+    counts = {"1.0": 0, "2.0": 0, "3.0": 0, "4.0": 2, "5.0": 2, "+Inf": 2}
+    shown = [
+        (sample.labels["le"], sample.value)
         for sample in family.counted([((), histogram((1, 2, 3, 4, 5), (3.5, 3.6)), {})]).samples()
         if sample.name == "c_seconds_bucket"
-    }
-    assert shown == {"3.0": 0, "4.0": 2, "5.0": 2, "+Inf": 2}
+    ]
+    everything = list(counts.items())
+    assert shown == everything[list(counts).index(first) :]
 
 
 def test_a_histogram_without_a_value_has_no_line() -> None:
