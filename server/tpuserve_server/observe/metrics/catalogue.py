@@ -388,7 +388,7 @@ LABELS: Final[Mapping[str, str]] = {
     "code": "canonical code of gRPC, such as OK or NOT_FOUND, also over REST",
     "stage": "receive, decode, queue, batch (the rows are joined), execute, "
     "resume (back to the event loop), encode; cache for a response from the cache. "
-    "[Slow requests](../how-to/operate/slow-requests.md) explains them. Of a load: restore_graph",
+    "[Slow requests](../how-to/operate/slow-requests.md) explains them; restore_graph for a load",
     "reason": "why a request was dropped or refused, see the metric",
     "priority": "high, low",
     "bucket": "rows of a batch with padding",
