@@ -339,8 +339,14 @@ class VersionLoader:
         self._metrics.version_warmed(servable=servable_id, path=path, records=count.records, duration_s=duration_s)
         records, runs = counted(count.records, "recorded request"), counted(count.runs, "run")
         _log.info("Warmed %s: %s, %s, %.3f s", servable_id, records, runs, duration_s)
+        if count.too_large:
+            _log.warning("%s: %s", servable_id, _skipped(count.too_large))
         _log_tried(servable_id, count.tried)
         return count
+
+
+def _skipped(too_large: int) -> str:
+    return f"warm-up skipped {counted(too_large, 'recorded request')} with more rows than max_batch_size"
 
 
 def _log_tried(servable_id: ServableId, tried: Tried) -> None:
@@ -420,6 +426,7 @@ def _notes(
     return (
         f"device: {servable.device}",
         f"warm-up: {counted(warmed.runs, 'run')}",
+        *([_skipped(warmed.too_large)] if warmed.too_large else []),
         *(
             f"{name} cannot answer: {reason}"
             for name, reason in itertools.islice(warmed.tried.broken.items(), _MOST_NAMED)

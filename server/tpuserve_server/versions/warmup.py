@@ -18,7 +18,7 @@ from tpuserve_formats.messages.official import (
     PredictRequest,
 )
 from tpuserve_server.core.batching.arrays import choose_bucket, empty_batch, fill_batch, fill_padded, split_rows
-from tpuserve_server.core.batching.parameters import BatchingOptions, too_many_rows
+from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.sequences import Sequences
 from tpuserve_server.core.terms.deadline import limit_runs
 from tpuserve_server.core.terms.errors import (
@@ -170,10 +170,14 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class WarmupCount:
-    """Number of records, and number of runs of the model, including those of blank and made-up rows."""
+    """Number of records that ran, and number of runs of the model, including those of blank and made-up rows.
+
+    `too_large` is the number of records that did not run, because live requests with so many rows are refused.
+    """
 
     records: int = 0
     runs: int = 0
+    too_large: int = 0
     tried: Tried = field(default_factory=Tried)
 
 
@@ -186,6 +190,9 @@ def warm_up(
 ) -> WarmupCount:
     """Run the recorded requests, then each bucket with recorded or blank rows. Blocks.
 
+    A recorded request with more rows than `batching` allows does not run, but its first row warms the buckets. The
+    records may be older than the server's max_batch_size.
+
     A `timer` runs the buckets a few more times. These runs are not counted. Without records, signatures that have not
     completed a run get a made-up row.
 
@@ -194,22 +201,24 @@ def warm_up(
             may not accept such rows.
         FailedPrecondition: no signature can answer.
     """
-    records = runs = 0
+    records = runs = too_large = 0
     samples: dict[str, Tensors] = {}
     # Shapes that a recorded request has run. They are not run again, which saves time for a slow model.
     replayed: set[Hashable] = set()
-    for record in read_records(version_path):
+    for index, record in enumerate(read_records(version_path)):
         try:
             recorded = decode_record(record, servable.signatures, check_method_names=options.check_method_names)
-            for run in recorded * max(options.iterations, 1):
+            fitting = [run for run in recorded if _fits(run, batching.get(run.signature.name))]
+            for run in fitting * max(options.iterations, 1):
                 for inputs in _replay(servable, run, batching.get(run.signature.name)):
                     replayed.add(_shape(run.signature, inputs, run.output_names))
                     runs += 1
         except ServingError as error:
-            raise type(error)(f"Warm-up record {records} in {RECORDS_PATH}: {error.message}") from error
+            raise type(error)(f"Warm-up record {index} in {RECORDS_PATH}: {error.message}") from error
         for run in recorded:
             samples.setdefault(run.signature.name, with_defaults(run.signature, run.inputs))
-        records += 1
+        is_too_large = len(fitting) < len(recorded)
+        records, too_large = records + (not is_too_large), too_large + is_too_large
     completed = set[str]()
     for name, sizes in batching.items():
         signature = servable.signatures[name]
@@ -232,12 +241,12 @@ def warm_up(
                 completed.add(name)
             if timer is not None:
                 _try(functools.partial(timer.time, run_bucket, name, bucket, lengths), as_recorded)
-    if records or not options.makes_up_rows:
-        return WarmupCount(records, runs)
+    if records or too_large or not options.makes_up_rows:
+        return WarmupCount(records, runs, too_large)
     tried = try_signatures(servable, [name for name in servable.signatures if name not in completed])
     if tried.broken and tried.broken.keys() == servable.signatures.keys():
         raise FailedPrecondition(_no_answer(tried.broken))
-    return WarmupCount(records, runs + tried.runs, tried)
+    return WarmupCount(records, runs + tried.runs, tried=tried)
 
 
 def _no_answer(broken: Mapping[str, str]) -> str:
@@ -273,8 +282,7 @@ def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | No
 
     Yields the inputs of each completed run.
     """
-    complete = len(run.inputs) == len(run.signature.inputs)
-    if batching is None or not complete or not matches_shapes(run.signature, run.inputs) or not count_rows(run.inputs):
+    if batching is None or not _is_batched(run):
         inputs = with_defaults(run.signature, run.inputs)
         outputs = servable.dispatch(run.signature.name, inputs, run.output_names).result()
         _check(run, run.inputs, outputs)
@@ -288,6 +296,17 @@ def _replay(servable: Servable, run: RecordedRun, batching: BatchingOptions | No
         yield padded
 
 
+def _is_batched(run: RecordedRun) -> bool:
+    """Return whether a batched signature runs these inputs in a batch."""
+    is_complete = len(run.inputs) == len(run.signature.inputs)
+    return is_complete and matches_shapes(run.signature, run.inputs) and count_rows(run.inputs) > 0
+
+
+def _fits(run: RecordedRun, batching: BatchingOptions | None) -> bool:
+    """Return whether the server accepts a request with so many rows."""
+    return batching is None or not _is_batched(run) or count_rows(run.inputs) <= batching.max_batch_size
+
+
 def _check(run: RecordedRun, inputs: Tensors, outputs: Tensors) -> None:
     """Raise an error for outputs that cannot become a response. They would fail a request, so they fail the load."""
     if run.method is not None:
@@ -296,8 +315,6 @@ def _check(run: RecordedRun, inputs: Tensors, outputs: Tensors) -> None:
 
 def _parts(inputs: Tensors, batching: BatchingOptions) -> Iterator[tuple[Tensors, int]]:
     rows = count_rows(inputs)
-    if rows > batching.max_batch_size:
-        raise too_many_rows(rows, batching.max_batch_size, splits=batching.splits)
     for start in range(0, rows, batching.max_rows):
         part = {name: array[start : start + batching.max_rows] for name, array in inputs.items()}
         yield part, min(rows - start, batching.max_rows)

@@ -124,10 +124,11 @@ def test_a_record_is_split_where_requests_are(tmp_path: Path, mlp: Watched) -> N
     assert [ran[1] for ran in mlp.runs[:2]] == [4, 4]
 
 
-def test_a_record_too_large_for_a_batch_fails(tmp_path: Path, mlp: Watched) -> None:
-    write_warmup(tmp_path / "1", predict_request(x=rows(5)))
-    with pytest.raises(InvalidArgument, match="Task size 5 is larger than maximum input batch size 4"):
-        warm_up(mlp, tmp_path / "1", {"serving_default": PREDICTS}, WarmupOptions())
+def test_a_record_too_large_for_a_batch_lends_its_first_row(tmp_path: Path, mlp: Watched) -> None:
+    write_warmup(tmp_path / "1", predict_request(x=rows(5)), predict_request(x=rows(2)))
+    count = warm_up(mlp, tmp_path / "1", {"serving_default": PREDICTS}, WarmupOptions())
+    assert (count.records, count.too_large) == (1, 1)
+    assert sorted(ran[1] for ran in mlp.runs) == [1, 2, 4]
 
 
 def test_records_run_as_often_as_asked_for(tmp_path: Path, mlp: Watched) -> None:
