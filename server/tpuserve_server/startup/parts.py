@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from tpuserve_server.access.caller import CallerModels, for_server
 from tpuserve_server.core.batching.device_share import DeviceShare
+from tpuserve_server.core.batching.run_threads import RunThreads
 from tpuserve_server.core.batching.runner import DeviceServices
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.change_record import ChangeRecord
@@ -125,7 +126,7 @@ class Loading:
             storage,
             executor,
             options,
-            DeviceServices(clock, metrics, device, watchdog, tracer),
+            DeviceServices(clock, metrics, device, watchdog, tracer, RunThreads(clock)),
             settings.loading.timeout_s,
             required_signatures(settings),
             journal,

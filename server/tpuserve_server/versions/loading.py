@@ -212,7 +212,7 @@ class VersionLoader:
             raise
 
     def unload(self, loaded: LoadedVersion) -> None:
-        """Answer the queued requests, then stop the device threads and close the servable. Blocks until done."""
+        """Answer the queued requests, then stop the batcher and close the servable. Blocks until done."""
         if loaded.responses is not None:
             loaded.responses.close()
         try:

@@ -349,7 +349,7 @@ def test_whatever_raises_during_a_load_nothing_stays(
     assert not any(keeps(responses) for responses in metrics.caches.values())
     assert executor.loaded[ID].closed
     assert storage.held == 0
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("device-m")] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("device-")] == []
     # The model has left the share, so the one slot is free.
     with pytest.raises(KeyError):
         device.leave(ID)

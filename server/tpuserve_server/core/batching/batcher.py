@@ -1,30 +1,62 @@
-"""Batcher: a bounded queue for each loaded version, and the threads that run its batches on the device."""
+"""Batcher: a bounded queue for each loaded version, and the workers that run its batches on the device."""
 
+import math
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.arrays import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
-from tpuserve_server.core.batching.device_share import DeviceShare, Turn
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue, Refusals
+from tpuserve_server.core.batching.run_threads import RunThreads
 from tpuserve_server.core.batching.runner import BatchedVersion, BatchRunner, DeviceServices
 from tpuserve_server.core.batching.task import QueueDepth, Task
 from tpuserve_server.core.batching.watchdog import HungRuns
-from tpuserve_server.core.system.threads import name_thread
-from tpuserve_server.core.terms.errors import ResourceExhausted, TooLate, Unavailable
+from tpuserve_server.core.terms.errors import TooLate, Unavailable
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
+
+    from tpuserve_server.core.terms.types import ServableId
+
+
+class _Worker:
+    """Runs batches of a version one by one. It keeps a thread only while it runs.
+
+    `turn` is its turn on the device. The batcher's lock guards `is_running` and `is_hung`. A worker that waits for a
+    batch, for its turn or for a thread is not running. One that has ended counts as running.
+    """
+
+    __slots__ = ("_run", "is_hung", "is_running", "runner", "turn")
+
+    def __init__(
+        self,
+        runner: BatchRunner,
+        device: DeviceShare,
+        servable_id: "ServableId",
+        threads: RunThreads,
+        run: "Callable[[_Worker], None]",
+    ) -> None:
+        self.runner = runner
+        self.turn = device.turn(servable_id, partial(threads.submit, self))
+        self.is_running = self.is_hung = False
+        self._run = run
+
+    def __call__(self) -> None:
+        """Run on the calling thread until it waits."""
+        self._run(self)
 
 
 class Batcher:
     """Collects requests into batches and runs them.
 
-    A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a device thread is
-    free and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRunner`).
+    A batch is ready when it is full or has waited its timeout, which is 0 by default. It leaves when a worker is free
+    and has its turn on the device. Rows gather until then. The event loop runs some batches itself (`LoopRunner`).
 
     Any number of event loops may submit tasks, and none of them waits for the device. `_changed` guards all state of
     the queue.
@@ -33,13 +65,13 @@ class Batcher:
     def __init__(
         self, version: BatchedVersion, parameters: BatchingParameters, services: DeviceServices[BatchMetrics]
     ) -> None:
-        """Start the device threads of `parameters`, each of which runs a batch at a time.
+        """Create the workers of `parameters`, each of which runs a batch at a time on the threads of `services`.
 
-        They take turns with the threads of other models on the device of `services`, by the model's weight. Requests
+        They take turns with the workers of other models on the device of `services`, by the model's weight. Requests
         for a signature without options run one by one.
 
         Raises:
-            ResourceExhausted: the system cannot start all threads. Those that were started are stopped.
+            ResourceExhausted: the system cannot start as many threads.
         """
         self._id = version.servable_id
         # How requests for a signature share batches. Those for other signatures run one by one.
@@ -68,15 +100,25 @@ class Batcher:
         # Checks requests before they are decoded.
         self.refusals = Refusals(self._queue, deadlines, self._lock, self._clock, self._metrics)
         self._stopping = False
+        self._threads = RunThreads(self._clock) if services.threads is None else services.threads
+        self._threads.join(threads)
         self._device = DeviceShare(threads) if services.device is None else services.device
         self._device.join(self._id, parameters.weight)
-        self._turns = [self._device.turn(self._id) for _ in range(threads)]
-        self._threads: list[threading.Thread] = []
-        self._runners: list[BatchRunner] = []
-        # A runner belongs to one thread at a time, so the event loop needs an idle one.
-        choice = LoopRuns(servable.never_blocks and self._taken.runs_one)
+        self._workers = self._create_workers(version, services, threads)
+        # The workers that wait for a batch, and the number of those that have not ended.
+        self._idle = list(self._workers)
+        self._open = threads
+        # A runner belongs to one thread at a time, so the event loop needs an idle worker.
         self._loop_runner = LoopRunner(
-            self._changed, self._queue, choice, self._device.loops, self._clock, self._take_for_loop, self._run_for_loop
+            self._lock,
+            self._idle,
+            self._wake,
+            self._queue,
+            LoopRuns(servable.never_blocks and self._taken.runs_one),
+            self._device.loops,
+            self._clock,
+            self._take_for_loop,
+            self._run_for_loop,
         )
         self._hung = HungRuns(
             self._id,
@@ -88,26 +130,20 @@ class Batcher:
             give_back=self._give_back,
             watchdog=services.watchdog,
         )
-        self._start(version, services)
         self._hung.watch()
 
-    def _start(self, version: BatchedVersion, services: DeviceServices[BatchMetrics]) -> None:
-        count = len(self._turns)
-        # Each thread gets an equal share of the in-flight limit, and buffers for it.
+    def _create_workers(
+        self, version: BatchedVersion, services: DeviceServices[BatchMetrics], count: int
+    ) -> list[_Worker]:
+        # Each worker gets an equal share of the in-flight limit, and buffers for it.
         in_flight = max(1, version.servable.max_in_flight // count)
         size_bytes = MAX_BUFFER_BYTES // (count * in_flight)
-        for index, turn in enumerate(self._turns):
+        workers = []
+        for index in range(count):
             buffers = [BatchBuffers(size_bytes) for _ in range(in_flight)]
             runner = BatchRunner(index, version, services, buffers, self._taken, self._host)
-            self._runners.append(runner)
-            name = f"device-{self._id.name}-{self._id.version}{f'-{index}' if index else ''}"
-            thread = threading.Thread(target=self._run, args=[runner, turn], name=name)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                self.stop()
-                raise ResourceExhausted(f"Not {count} batch threads can be started: {error}") from error
-            self._threads.append(thread)
+            workers.append(_Worker(runner, self._device, self._id, self._threads, self._run))
+        return workers
 
     def has_objective(self, signature_name: str) -> bool:
         """Return whether this signature has a latency objective."""
@@ -168,65 +204,88 @@ class Batcher:
         return True
 
     def stop(self) -> None:
-        """Run the queued tasks, refuse new ones, and join the device threads."""
+        """Run the queued tasks, refuse new ones, and wait until the workers have ended."""
         with self._changed:
             self._stopping = True
             self._queue.hurry()
             self._close_turns()
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+            while self._idle:
+                self._wake()
+            self._changed.wait_for(lambda: not self._open)
+            is_first, self._workers = bool(self._workers), []
         self._hung.forget()
-        if self._turns:
-            self._turns.clear()
+        if is_first:
             self._device.leave(self._id)
+            self._threads.leave()
 
     def hung_s(self) -> float:
         """Return for how long the longest hung run has taken, or 0 if none hangs."""
         return self._hung.hung_s()
 
-    def _give_back(self, thread: int) -> None:
-        """End the turn of a device thread on the device."""
-        if self._turns:
-            self._turns[thread].give_back()
+    def _give_back(self, index: int) -> None:
+        """End the turn of a worker that hangs, and let another thread take the place of its thread."""
+        if self._workers:
+            worker = self._workers[index]
+            worker.turn.give_back()
+            if not worker.is_hung:
+                worker.is_hung = True
+                self._threads.replace()
 
     # The queue.
 
     def _close_turns(self) -> None:
-        """Release the threads that wait for a turn if the queue is empty. Other models' batches must not delay them."""
+        """Release the workers that wait for a turn if the queue is empty. Other models' batches must not delay them."""
         if not self._queue:
-            for turn in self._turns:
-                turn.close()
+            for worker in self._workers:
+                worker.turn.close()
 
-    def _wait_for_batch(self, thread: int, turn: Turn) -> list[Task] | None:
-        """Wait for a ready batch and a turn on the device. Return its tasks, or none once stopped and drained.
+    def _wake(self) -> None:
+        """Let an idle worker look for a batch, if there is one. Called with the lock held."""
+        if self._idle:
+            self._threads.submit(self._idle.pop())
 
-        Return None if a batch is ready, but another thread has the turn.
+    def _next_batch(self, worker: _Worker) -> list[Task] | None:
+        """Return the tasks of a ready batch for which the worker has the turn, or none once stopped and drained.
+
+        Return None if the worker waits. It may then run on another thread at once.
         """
+        turn = worker.turn
         with self._changed:
             while True:
                 if self._loop_runner.is_running:
-                    self._loop_runner.wait_for_loop()
-                    continue
+                    self._loop_runner.hold()
+                    self._idle.append(worker)
+                    break
                 now_s = self._clock.monotonic_s()
                 if turn.take():
-                    if tasks := self._take(thread, now_s):
-                        if self._loop_runner.idle and self._queue:
-                            # One wake-up serves all tasks that were submitted together, so another thread must look for
+                    if tasks := self._take(worker.runner.thread, now_s):
+                        if self._idle and self._queue:
+                            # One wake-up serves all tasks that were submitted together, so another worker must look for
                             # the rest.
-                            self._changed.notify()
+                            self._wake()
                         return tasks
                 elif self._queue.next_s() <= now_s:
-                    return None
+                    if turn.line_up():
+                        break
+                    continue
                 turn.give_back()
                 if self._stopping:
+                    self._open -= 1
+                    self._changed.notify_all()
                     return []
-                self._loop_runner.wait_for_batch()
+                self._idle.append(worker)
+                if (at_s := self._queue.next_s()) < math.inf:
+                    self._threads.submit_at(worker, at_s)
+                break
+            worker.is_running = False
+            return None
 
-    def _following_batch(self, thread: int, turn: Turn) -> list[Task]:
+    def _following_batch(self, worker: _Worker) -> list[Task]:
         """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""
         with self._changed:
-            return self._take(thread, self._clock.monotonic_s(), closed=True) if turn.take() else []
+            if not worker.turn.take():
+                return []
+            return self._take(worker.runner.thread, self._clock.monotonic_s(), closed=True)
 
     def _take(self, thread: int, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)
@@ -242,11 +301,13 @@ class Batcher:
         return tasks
 
     def _end(self, thread: int, run_s: float) -> None:
-        """Record that a thread has answered its oldest batch, after `run_s` on the device. The lock must be held."""
+        """Record that a worker has answered its oldest batch, after `run_s` on the device. The lock must be held."""
         now_s = self._clock.monotonic_s()
         batch = self._taken.end(thread, now_s)
         if batch.is_hung:
             self._hung.ended()
+            self._workers[thread].is_hung = False
+            self._threads.restore()
         first = batch.tasks[0]
         policy = self._queue.policy(first.signature_name, first.priority)
         if errors_s := policy.answered(batch.tasks, run_s, now_s):
@@ -254,24 +315,34 @@ class Batcher:
                 servable=self._id, signature=first.signature_name, errors_s=errors_s, host_s=policy.host_s
             )
 
-    # The device threads.
+    # The workers.
 
-    def _run(self, runner: BatchRunner, turn: Turn) -> None:
-        name_thread()
-        while self._run_next(runner, turn):
-            pass
+    def _run(self, worker: _Worker) -> None:
+        """Run batches until the worker waits. Called on a thread of `_threads`."""
+        with self._changed:
+            if worker.is_running or worker.turn.waits:
+                # A time came while the worker was woken, too.
+                return
+            worker.is_running = True
+            if worker in self._idle:
+                self._idle.remove(worker)
+        while self._run_next(worker):
+            if self._threads.is_short:
+                with self._changed:
+                    worker.is_running = False
+                self._threads.submit(worker)
+                return
 
-    def _run_next(self, runner: BatchRunner, turn: Turn) -> bool:
+    def _run_next(self, worker: _Worker) -> bool:
         """Start or finish one batch and return whether to continue.
 
-        A separate frame frees everything of the last batch while the thread waits for the next.
+        A separate frame frees everything of the last batch while the worker waits for the next.
         """
+        runner = worker.runner
         thread = runner.thread
-        tasks = self._following_batch(thread, turn) if runner.runs else self._wait_for_batch(thread, turn)
-        while tasks is None:
-            if turn.line_up():
-                turn.wait()
-            tasks = self._wait_for_batch(thread, turn)
+        tasks = self._following_batch(worker) if runner.runs else self._next_batch(worker)
+        if tasks is None:
+            return False
         if tasks:
             if not runner.start(tasks):
                 # All its requests had ended.
@@ -286,18 +357,18 @@ class Batcher:
         with self._changed:
             self._end(thread, run_s)
             self._loop_runner.choice.ran_on_thread(tasks)
-        turn.used_s += run_s
+        worker.turn.used_s += run_s
         return True
 
-    # The event loop instead of the device thread.
+    # The event loop instead of a worker.
 
     def _take_for_loop(self, now_s: float) -> list[Task]:
         """Return the tasks of the next batch, or none without the turn of the device. Called with the lock held."""
-        return self._take(0, now_s) if not self._stopping and self._turns[0].take() else []
+        return self._take(0, now_s) if not self._stopping and self._workers[0].turn.take() else []
 
     def _run_for_loop(self, tasks: list[Task], loop: "asyncio.AbstractEventLoop") -> float | None:
         """Run a batch. Return the seconds that the device was busy, or None if all requests had ended."""
-        runner, turn = self._runners[0], self._turns[0]
+        runner, turn = self._workers[0].runner, self._workers[0].turn
         run_s = runner.finish(loop) if runner.start(tasks) else None
         with self._lock:
             if run_s is None:

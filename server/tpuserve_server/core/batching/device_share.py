@@ -9,6 +9,7 @@ import asyncio
 import math
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from tpuserve_server.core.terms.types import ServableId
 
@@ -31,8 +32,8 @@ class _Model:
 class DeviceShare:
     """The slots of a device: the batches that it runs at a time. Thread-safe: `_lock` guards all state.
 
-    No thread waits while it holds the lock, and a turn gives up its slot before it waits. No slot is free while a turn
-    waits. Slots pass directly from turn to turn, so that a later turn cannot take one in between.
+    No thread waits for a slot: a turn in line is called. It gives up its slot before it lines up. No slot is free while
+    a turn waits. Slots pass directly from turn to turn, so that a later turn cannot take one in between.
     """
 
     def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
@@ -71,10 +72,14 @@ class DeviceShare:
                 del self._models[servable_id.name]
             self._set_slots()
 
-    def turn(self, servable_id: ServableId) -> "Turn":
-        """Return a turn for a device thread of a version that has joined."""
+    def turn(self, servable_id: ServableId, on_called: Callable[[], None] = lambda: None) -> "Turn":
+        """Return a turn for the runs of a version that has joined.
+
+        `on_called` is called when a turn that waits gets a slot or is closed, on any thread. It must not block, and use
+        no device.
+        """
         with self._lock:
-            return Turn(self, self._models[servable_id.name])
+            return Turn(self, self._models[servable_id.name], on_called)
 
     def _line_up(self, turn: "Turn") -> bool:
         """Put the turn in line, and hand on its slot, possibly to itself. Return whether the turn must wait."""
@@ -141,19 +146,19 @@ class DeviceShare:
             self._begin(turn)
             if model.waiting:
                 self._waiting.append(model)
-            turn.called.release()
+            turn.on_called()
 
 
 class Turn:
-    """A device thread's claim to a slot, and the slot once it has one.
+    """A claim to a slot, and the slot once it has one.
 
-    Only its thread calls its methods, except `close`. The device owns the fields, except `used_s`: the thread adds the
-    seconds for which it has used the slot.
+    One thread at a time calls its methods, except `close`. The device owns the fields, except `used_s`: the thread adds
+    the seconds for which it has used the slot.
     """
 
-    __slots__ = ("_device", "called", "closed", "has_slot", "is_new", "model", "used_s", "waits")
+    __slots__ = ("_device", "closed", "has_slot", "is_new", "model", "on_called", "used_s", "waits")
 
-    def __init__(self, device: DeviceShare, model: _Model) -> None:
+    def __init__(self, device: DeviceShare, model: _Model, on_called: Callable[[], None]) -> None:
         """Create a turn without a slot. Only `DeviceShare.turn` calls this."""
         self._device = device
         self.model = model
@@ -162,9 +167,7 @@ class Turn:
         self.waits = False
         self.closed = False
         self.used_s = 0.0
-        # Released when the turn gets a slot or is closed.
-        self.called = threading.Lock()
-        self.called.acquire()
+        self.on_called = on_called
 
     def take(self) -> bool:
         """Take a free slot, or keep the current one unless another turn is due. Never blocks.
@@ -188,12 +191,11 @@ class Turn:
             return True
 
     def line_up(self) -> bool:
-        """Hand on the slot and stand in line. Return False if there is a free slot at once, or the turn is closed."""
-        return self._device._line_up(self)
+        """Hand on the slot and stand in line. Return False if there is a free slot at once, or the turn is closed.
 
-    def wait(self) -> None:
-        """Block until the turn gets a slot or is closed. Call it once after `line_up` has returned True."""
-        self.called.acquire()
+        A turn in line must not be used until it is called.
+        """
+        return self._device._line_up(self)
 
     def give_back(self) -> None:
         """Hand the slot, if any, to the next turn in line."""
@@ -216,7 +218,7 @@ class Turn:
                 self.model.waiting.remove(self)
                 if not self.model.waiting:
                     self._device._waiting.remove(self.model)
-                self.called.release()
+                self.on_called()
 
 
 def _virtual_s(model: _Model) -> float:

@@ -1,9 +1,9 @@
-"""LoopRunner: wakes whoever runs the next batch of a version: a device thread or the event loop."""
+"""LoopRunner: runs the next batch of a version on the event loop, or wakes a worker of the version, which runs it."""
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, TypeAlias
 
 from tpuserve_server.core.batching.arrays import choose_bucket
@@ -94,29 +94,31 @@ _Loop: TypeAlias = asyncio.AbstractEventLoop
 
 
 class LoopRunner:
-    """Wakes a device thread for new requests, or runs a short batch on their event loop while the only thread waits.
+    """Wakes a worker for new requests, or runs a short batch on their event loop while the only worker waits.
 
-    The lock of `changed` guards all state. `idle` counts the device threads that wait for a batch. While `is_running`,
-    the loop uses the runner and the turn of the device thread.
+    `lock` guards all state. While `is_running`, the loop uses the runner and the turn of the worker.
     """
 
     __slots__ = (
-        "_changed",
         "_clock",
+        "_idle",
         "_is_held",
+        "_lock",
         "_loops",
         "_queue",
         "_run",
         "_take",
+        "_wake_worker",
         "_waking",
         "choice",
-        "idle",
         "is_running",
     )
 
     def __init__(
         self,
-        changed: threading.Condition,
+        lock: AbstractContextManager[object],
+        idle: Sequence[object],
+        wake: Callable[[], None],
         queue: BatchQueue,
         choice: LoopRuns,
         loops: LoopShare,
@@ -126,47 +128,49 @@ class LoopRunner:
     ) -> None:
         """Run batches of `queue`, which `choice` allows.
 
+        `idle` has the workers that wait for a batch. `wake` lets one of them look, and is called with the lock held.
         `take` returns the tasks of the ready batch, or none without the turn of the device. It is called with the lock
         held. `run` runs them, gives the turn back, and returns the seconds of the run, or None if all requests had
         ended.
         """
         self.choice = choice
-        self.idle = 0
         self.is_running = False
-        self._changed = changed
+        self._lock = lock
+        self._idle = idle
+        self._wake_worker = wake
         self._queue = queue
         self._loops = loops
         self._clock = clock
         self._take = take
         self._run = run
-        # The loop that is about to run a batch or to wake a device thread.
+        # The loop that is about to run a batch or to wake a worker.
         self._waking: _Loop | None = None
-        # Whether the device thread waits for the end of the run.
+        # Whether the worker waits for the end of the run.
         self._is_held = False
 
     # The event loop.
 
     def wake_soon(self, loop: _Loop) -> None:
-        """Wake a device thread, or run the batch here, after the requests that the loop is about to submit.
+        """Wake a worker, or run the batch here, after the requests that the loop is about to submit.
 
         At once, they would compete with the device thread for the interpreter's lock, and the device would run a batch
         of one. One wake-up after them serves all. The lock must be held.
         """
-        if self.idle and not self.is_running and self._waking is not loop:
+        if self._idle and not self.is_running and self._waking is not loop:
             self._waking = loop
             loop.call_soon(self._wake, loop)
 
     def _wake(self, loop: _Loop) -> None:
-        with self._changed:
+        with self._lock:
             self._waking = None
             tasks = self._take_allowed(loop)
             if not tasks:
-                self._changed.notify()
+                self._wake_worker()
         if tasks:
             self._run_here(tasks, loop)
 
     def _take_allowed(self, loop: _Loop) -> list[Task]:
-        if not self.choice.may_run or not self.idle or self.is_running or not self._loops.may_run(loop):
+        if not self.choice.may_run or not self._idle or self.is_running or not self._loops.may_run(loop):
             return []
         batch, now_s = self._queue.single(), self._clock.monotonic_s()
         if batch is None or not self.choice.allows(batch, now_s):
@@ -178,28 +182,17 @@ class LoopRunner:
     def _run_here(self, tasks: list[Task], loop: _Loop) -> None:
         self._loops.ran(loop)
         run_s = self._run(tasks, loop)
-        with self._changed:
+        with self._lock:
             if run_s is not None:
                 self.choice.ended(run_s, self._clock.monotonic_s())
             self.is_running = False
             if self._is_held:
                 self._is_held = False
-                self._changed.notify_all()
+                self._wake_worker()
             elif self._queue:
                 self._waking = loop
                 loop.call_soon(self._wake, loop)
 
-    # A device thread.
-
-    def wait_for_loop(self) -> None:
-        """Wait for the end of the run on the loop. The lock must be held."""
+    def hold(self) -> None:
+        """Wake the worker at the end of the run on the loop. Called by the worker, with the lock held."""
         self._is_held = True
-        self.idle += 1
-        self._changed.wait()
-        self.idle -= 1
-
-    def wait_for_batch(self) -> None:
-        """Wait for new requests, or until the next batch is ready. The lock must be held."""
-        self.idle += 1
-        self._clock.wait_until(self._changed, self._queue.next_s())
-        self.idle -= 1

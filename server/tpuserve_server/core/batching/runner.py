@@ -1,4 +1,4 @@
-"""BatchRunner: runs batches on the device and answers each of their tasks. Each device thread has one."""
+"""BatchRunner: runs batches on the device and answers each of their tasks. Each worker has one."""
 
 import asyncio
 import logging
@@ -15,6 +15,7 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue, HostDelay
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions
+from tpuserve_server.core.batching.run_threads import RunThreads
 from tpuserve_server.core.batching.task import Outcome, Task, complete, complete_batch, share_run
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun
@@ -64,8 +65,8 @@ MetricsT_co = TypeVar("MetricsT_co", bound=BatchMetrics, covariant=True)
 class DeviceServices(Generic[MetricsT_co]):
     """The parts that the batchers of a server share: the clock, the receiver of measurements, and the device.
 
-    Without `device`, each batcher has a separate one. `watchdog` finds runs that hang, and gets the loss of the device.
-    `spans` gets the batches.
+    Without `device` and `threads`, each batcher has separate ones. `watchdog` finds runs that hang, and gets the loss
+    of the device. `spans` gets the batches.
     """
 
     clock: WaitingClock
@@ -73,6 +74,7 @@ class DeviceServices(Generic[MetricsT_co]):
     device: DeviceShare | None = None
     watchdog: Watchdog | None = None
     spans: SpanRecorder | None = None
+    threads: RunThreads | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +100,7 @@ class _Run:
 class BatchRunner:
     """Runs batches of one servable, as many at a time as it has buffers.
 
-    All fields belong to its device thread, or to an event loop instead of the thread.
+    All fields belong to the thread that runs its worker, or to an event loop instead of the worker.
     """
 
     def __init__(
@@ -110,10 +112,10 @@ class BatchRunner:
         device: DeviceQueue,
         host: HostDelay,
     ) -> None:
-        """`thread` is the number of its device thread.
+        """`thread` is the number of its worker.
 
         `buffers` holds one entry for each batch in flight. No other runner uses them. `device` has the batches of this
-        thread.
+        worker.
         """
         self.thread = thread
         self._id = version.servable_id

@@ -155,7 +155,7 @@ class HungRuns:
         give_back: Callable[[int], None],
         watchdog: Watchdog | None,
     ) -> None:
-        """Use `drain` to empty the queue, and `give_back` to end the turn of a device thread, both with `lock` held."""
+        """Use `drain` to empty the queue, and `give_back` to end the turn of a worker, both with `lock` held."""
         self._id = servable_id
         self._device = device
         self._lock = lock
@@ -164,7 +164,7 @@ class HungRuns:
         self._drain = drain
         self._give_back = give_back
         self._watchdog = watchdog
-        # The error of all requests while every device thread hangs. `lock` guards it.
+        # The error of all requests while every worker hangs. `lock` guards it.
         self.error: Unavailable | None = None
 
     @property
@@ -185,7 +185,7 @@ class HungRuns:
     def release_hung(self, limit_s: float) -> float:
         """Answer the callers of runs that have taken `limit_s`. Return when the next run may have taken that long.
 
-        If every device thread hangs, answer the queued callers, too, and set the error of new requests until a run
+        If every worker hangs, answer the queued callers, too, and set the error of new requests until a run
         ends.
         """
         with self._lock:

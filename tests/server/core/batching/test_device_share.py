@@ -1,6 +1,6 @@
 """Tests for turns on a device in one thread: time passes when a run ends, and no thread waits."""
 
-import threading
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -62,7 +62,6 @@ class Play:
         else:
             ended.turn.give_back()
         for turn in [turn for turn in self.waiting if turn.has_slot]:
-            turn.wait()
             assert turn.take()
             self._begin(self.waiting.pop(turn), turn)
 
@@ -211,12 +210,13 @@ def test_who_waits_may_leave_the_line() -> None:
     device = DeviceShare(1)
     for name in "ab":
         device.join(ServableId(name, 1), 1.0)
-    a, b = (device.turn(ServableId(name, 1)) for name in "ab")
+    called: list[str] = []
+    a, b = (device.turn(ServableId(name, 1), functools.partial(called.append, name)) for name in "ab")
     assert a.take()
     assert b.line_up()
     b.close()
     b.close()
-    b.wait()
+    assert called == ["b"]
     assert not holds(b)
     assert not b.line_up()
     a.used_s += 1.0
@@ -224,20 +224,17 @@ def test_who_waits_may_leave_the_line() -> None:
     assert a.take()
 
 
-def test_a_thread_waits_for_its_turn() -> None:
+def test_a_turn_in_line_is_called_once_it_has_the_slot() -> None:
     device = DeviceShare(1)
     for name in "ab":
         device.join(ServableId(name, 1), 1.0)
-    a, b = (device.turn(ServableId(name, 1)) for name in "ab")
+    called: list[bool] = []
+    a, b = (device.turn(ServableId(name, 1), lambda: called.append(holds(b))) for name in "ab")
     assert a.take()
     assert b.line_up()
-    thread = threading.Thread(target=b.wait)
-    thread.start()
-    assert not holds(b)
+    assert called == []
     a.give_back()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert holds(b)
+    assert called == [True]
 
 
 def test_without_weights_a_device_may_have_no_limit() -> None:
@@ -255,6 +252,6 @@ def test_without_weights_a_device_may_have_no_limit() -> None:
     assert b.take()
     # From now on both may run again.
     device.leave(ServableId("c", 1))
-    a.wait()
+    assert holds(a)
     assert a.take()
     assert b.take()
