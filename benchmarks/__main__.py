@@ -22,6 +22,7 @@ BENCHMARKS: Final = {
     "peers": "peers.peers",
     "ray": "ray.ray",
     "memory": "memory.memory",
+    "updates": "memory.updates",
     "reload": "reload.reload",
     "balance": "balancing.balance",
     "resnet": "devices.resnet",
