@@ -167,7 +167,12 @@ class Models:
         manager = VersionManager(registry, loader, clock, settings.loading)
         poll_wait_s = settings.models.file_system_poll_wait_seconds
         source = Source(
-            loading.storage, manager.aspire, poll_wait_s=poll_wait_s, clock=clock, on_pending=registry.expect
+            loading.storage,
+            manager.aspire,
+            poll_wait_s=poll_wait_s,
+            clock=clock,
+            on_pending=registry.expect,
+            prepare=loading.remote.prepare,
         )
         ensembles = EnsembleSource(registry, manager.aspire, registry.expect)
         configured = ConfiguredModels(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.storage import FILE_SCHEME, FileName, is_uri
-from tpuserve_server.storage.object_store import open_store
+from tpuserve_server.storage.object_store import store_of
 
 
 def read_file(name: FileName, max_bytes: int) -> bytes:
@@ -35,7 +35,7 @@ def _read_local(name: str, max_bytes: int) -> bytes:
 
 def _read_object(uri: str, max_bytes: int) -> bytes:
     try:
-        content = open_store(uri.partition("://")[0]).read_file(uri, max_bytes)
+        content = store_of(uri).read_file(uri, max_bytes)
     except ServingError as error:
         raise OSError(error.message) from error
     if content is None:

@@ -5,7 +5,7 @@ import binascii
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -89,11 +89,11 @@ class StoreError(OSError):
         super().__init__(f"{self.kind}: {str(error).split(chr(10), 1)[0]}")
 
 
-def open_store(scheme: str) -> "ObjectStore":
-    """Return the store of a scheme, which all its users in the process share. Raises as `ObjectStore`."""
-    # A test or a notebook may change the variables, and a forked process needs connections of its own.
+def store_of(uri: str) -> "ObjectStore":
+    """Return the store of a URI, which all its users in the process share. Raises as `ObjectStore`."""
+    # Tests and notebooks may change the variables, and a forked process needs connections of its own.
     variables = frozenset(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
-    return _open_store(scheme, os.getpid(), variables)
+    return _open_store(uri.partition("://")[0], os.getpid(), variables)
 
 
 @lru_cache(maxsize=8)
@@ -112,39 +112,54 @@ class ObjectStore:
             InvalidArgument: the scheme is unknown.
         """
         self._files = _file_system(scheme)
-        self._is_s3 = _EXTRAS.get(scheme) == "s3"
-        self._has_prefixes = scheme in _EXTRAS
+        self._extra = _EXTRAS.get(scheme)
 
-    def list(self, uri: str) -> list[StoredObject] | None:
+    @property
+    def lists_pages(self) -> bool:
+        """Whether a listing can end after a number of objects."""
+        return self._extra is not None
+
+    def list(self, uri: str, most: int | None = None) -> list[StoredObject] | None:
         """Return every object below `uri` by name, or None if there are none. Makes one call per thousand objects.
+
+        `most`: if there are more objects, return one more than so many. Only for a store that `lists_pages`.
 
         Raises:
             StoreError: the store is unavailable, or denies access.
         """
+        path = self._files._strip_protocol(uri).rstrip("/")
         try:
-            found: dict[str, dict[str, Any]] = self._find(uri)
+            found = self._find(uri, path, most)
         except FileNotFoundError:
             return None
         except Exception as error:
             # Each store's library raises its own errors, and those of its network library.
             raise StoreError(error) from error
-        prefix = f"{self._files._strip_protocol(uri).rstrip('/')}/"
         objects = [
-            StoredObject.from_listing(key.removeprefix(prefix), info)
-            for key, info in sorted(found.items())
-            if key.startswith(prefix) and info["type"] == "file" and not key.endswith("/")
+            StoredObject.from_listing(info["name"].removeprefix(f"{path}/"), info)
+            for info in sorted(found, key=lambda info: str(info["name"]))
+            if info["name"].startswith(f"{path}/") and info["type"] == "file" and not info["name"].endswith("/")
         ]
         return objects or None
 
-    def _find(self, uri: str) -> dict[str, dict[str, Any]]:
-        bucket, _, key = self._files._strip_protocol(uri).rstrip("/").partition("/")
-        found: dict[str, dict[str, Any]]
-        if self._has_prefixes and key:
-            # Without a prefix, an empty listing makes them ask twice more whether the path is an object.
-            found = self._files.find(bucket, detail=True, prefix=f"{key}/")
+    def _find(self, uri: str, path: str, most: int | None) -> Collection[dict[str, Any]]:
+        bucket, _, key = path.partition("/")
+        limit = None if most is None else most + 1
+        if self._extra == "gcs":
+            # `find` lists an empty prefix twice, and has no limit.
+            arguments: dict[str, Any] = {"delimiter": "", "prefix": f"{key}/" if key else "", "max_results": limit}
+            from fsspec.asyn import sync
+
+            items: Collection[dict[str, Any]]
+            items, _ = sync(self._files.loop, self._files._do_list_objects, bucket, **arguments)
+            return items
+        if self._extra == "s3":
+            # Without a prefix, an empty listing makes `find` ask twice more whether the path is an object.
+            arguments = {"prefix": f"{key}/"} if key else {}
+            found: dict[str, dict[str, Any]] = self._files.find(bucket, detail=True, max_items=limit, **arguments)
         else:
             found = self._files.find(uri, detail=True)
-        return found
+        return found.values()
 
     def read(self, stored: StoredObject, start: int, end: int) -> bytes:
         """Return the bytes from `start` up to `end`: fewer if the object has become shorter.
@@ -179,7 +194,7 @@ class ObjectStore:
 
     def has_md5(self, stored: StoredObject) -> bool:
         """Return whether `stored.md5` is certainly an MD5. S3's ETag only looks like one after encryption by KMS."""
-        if not self._is_s3:
+        if self._extra != "s3":
             return True
         bucket, _, key = stored.key.partition("/")
         try:

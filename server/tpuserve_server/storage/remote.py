@@ -3,108 +3,27 @@
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_server.core.models.local_storage import MAX_DEPTH, MAX_ENTRIES
 from tpuserve_server.core.terms.errors import FailedPrecondition, ServingError, Unavailable
 from tpuserve_server.core.terms.storage import VersionLocation, index_versions, show_name
 from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.directory_listings import DirectoryListings, group_by_folder
 from tpuserve_server.storage.download import check_name, download
-from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError, open_store
+from tpuserve_server.storage.listings import Listings
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError, store_of
 from tpuserve_server.versions.completeness import ModelFiles
 from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, describe_size
 
-_Query = TypeVar("_Query", bound=Hashable)
-_Result = TypeVar("_Result")
-
-
-# Bound of the threads. A store that hangs keeps each of them until the timeout of its library.
-_MOST_IN_PROGRESS: Final = 64
-
-
-class StoreUnavailable(OSError):
-    """Error of a store that is unavailable. The message gives the reason, with the same text at each poll."""
-
-
-class Listings(Generic[_Query, _Result]):
-    """Queries of stores, such as the listing of a base path. Each key has at most one query, on a separate thread.
-
-    A polling thread queries one model after another, and a store that hangs must not delay the other models. A caller
-    therefore waits at most `patience_s` seconds. The next caller gets the late result. While it is still missing, the
-    next caller gets StoreUnavailable at once. While `_MOST_IN_PROGRESS` queries have no result, all others get it, too.
-
-    `_lock` guards `_in_progress`, and `_failures` with the reasons.
-    """
-
-    def __init__(self, run_query: Callable[[_Query], _Result], *, patience_s: float) -> None:
-        """Take `run_query`, which queries the store and blocks. Its errors become reasons of StoreUnavailable."""
-        self._run_query = run_query
-        self._patience_s = patience_s
-        self._lock = threading.Lock()
-        self._in_progress: dict[_Query, Future[_Result]] = {}
-        self._failures: dict[_Query, str] = {}
-
-    def get(self, query: _Query) -> _Result:
-        """Return the store's result for `query`. Blocks for at most `patience_s` seconds.
-
-        Raises:
-            StoreUnavailable: the query failed, or has no result yet.
-        """
-        with self._lock:
-            in_progress = self._in_progress.get(query)
-            if in_progress is None and self._hangs():
-                raise self._not_yet(query)
-            future = in_progress or self._begin(query)
-        wait([future], 0 if in_progress else self._patience_s)
-        if not future.done():
-            with self._lock:
-                raise self._not_yet(query)
-        return self._end(query, future)
-
-    def _hangs(self) -> bool:
-        return sum(not future.done() for future in self._in_progress.values()) >= _MOST_IN_PROGRESS
-
-    def _not_yet(self, query: _Query) -> StoreUnavailable:
-        # Repeat the last reason, if there is one: the poller logs only a new reason.
-        return StoreUnavailable(self._failures.setdefault(query, "the store has not responded yet"))
-
-    def _begin(self, query: _Query) -> "Future[_Result]":
-        future: Future[_Result] = Future()
-        self._in_progress[query] = future
-        # A daemon thread that is never joined: a query that hangs cannot be ended, and it holds no resources.
-        threading.Thread(target=self._run, args=(query, future), name="storage-listing", daemon=True).start()
-        return future
-
-    def _run(self, query: _Query, future: "Future[_Result]") -> None:
-        try:
-            future.set_result(self._run_query(query))
-        except BaseException as error:
-            # The top of the thread: the caller of `get` receives the error.
-            future.set_exception(error)
-
-    def _end(self, query: _Query, future: "Future[_Result]") -> _Result:
-        error = future.exception()
-        with self._lock:
-            self._in_progress.pop(query, None)
-            had_failed = self._failures.pop(query, None) is not None
-            if error is not None:
-                self._failures[query] = str(error)
-        if error is not None:
-            raise StoreUnavailable(str(error)) from error
-        if had_failed:
-            logger.info("The store of %s responds again", query)
-        return future.result()
-
-
 logger = logging.getLogger(__name__)
 
-# Maximum time in seconds that the polling thread waits for a store.
-_PATIENCE_S = 2.0
+# Maximum time in seconds that a polling thread waits for one listing.
+_PATIENCE_S: Final = 2.0
 
 _UNFINISHED = f"{MANIFEST_FILE} is missing, because the version was not published completely"
 
@@ -191,6 +110,7 @@ class RemoteStorage:
             self._list_objects, patience_s=patience_s
         )
         self._manifest_reads: Listings[_ManifestAt, Manifest | None] = Listings(_ManifestAt.read, patience_s=patience_s)
+        self._directories = DirectoryListings()
         self._lock = threading.Lock()
         self._base_paths: dict[str, _BasePath] = {}
         self._stop = threading.Event()
@@ -206,7 +126,14 @@ class RemoteStorage:
             FailedPrecondition: an extra is not installed.
             InvalidArgument: the scheme is unknown.
         """
-        _store(base_path)
+        store_of(base_path)
+
+    def prepare(self, base_paths: Sequence[str]) -> None:
+        """List base paths in the same directory together, for the next `find_versions` of each. See DirectoryListings.
+
+        Blocks. Raises nothing.
+        """
+        self._directories.prepare([base_path.rstrip("/") for base_path in base_paths])
 
     def find_versions(self, base_path: str) -> dict[int, VersionLocation] | None:
         """Implement Storage.find_versions, with one call to the store per thousand objects.
@@ -215,14 +142,11 @@ class RemoteStorage:
         was emptied by mistake, therefore unloads no model.
         """
         base = base_path.rstrip("/")
-        objects = self._listings.get(base)
+        prepared = self._directories.take(base)
+        objects = self._listings.get(base) if prepared is None else prepared.objects
         if objects is None:
             return None
-        by_folder: dict[str, list[StoredObject]] = {}
-        for stored in objects:
-            folder, slash, name = stored.name.partition("/")
-            if slash:
-                by_folder.setdefault(folder, []).append(replace(stored, name=name))
+        by_folder = group_by_folder(objects)
         locations = {
             number: VersionLocation(f"{base}/{names[-1]}", names[:-1])
             for number, names in index_versions(by_folder).items()
@@ -297,7 +221,7 @@ class RemoteStorage:
 
     def _fill(self, location: VersionLocation, version: _Version, target: Path) -> Mapping[str, str]:
         logger.info("Copying %s: %d files, %.1f MB", location, len(version.objects), version.size_bytes / 1e6)
-        store = _store(location.uri)
+        store = store_of(location.uri)
         hashes = download(store, version.objects, target, what=str(location), stop=self._stop)
         try:
             now = _Version(tuple(store.list(location.uri) or ()))
@@ -332,21 +256,17 @@ class RemoteStorage:
             known = base_path.manifests.get(location.uri)
         if known is not None and known[0] == stored:
             return known[1]
-        manifest = self._manifest_reads.get(_ManifestAt(location.uri, _store(location.uri), stored))
+        manifest = self._manifest_reads.get(_ManifestAt(location.uri, store_of(location.uri), stored))
         with self._lock:
             base_path.manifests[location.uri] = (stored, manifest)
         return manifest
 
     def _list_objects(self, base_path: str) -> Sequence[StoredObject] | None:
         try:
-            store = _store(base_path)
+            store = store_of(base_path)
         except ServingError as error:
             raise OSError(error.message) from error
         return store.list(base_path)
-
-
-def _store(uri: str) -> ObjectStore:
-    return open_store(uri.partition("://")[0])
 
 
 def _is_unfinished(version: _Version) -> bool:

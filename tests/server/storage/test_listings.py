@@ -4,8 +4,8 @@ from typing import TypeAlias
 
 import pytest
 
+from tpuserve_server.storage.listings import Listings, StoreUnavailable
 from tpuserve_server.storage.object_store import StoredObject
-from tpuserve_server.storage.remote import Listings, StoreUnavailable
 
 Objects: TypeAlias = tuple[StoredObject, ...]
 FOUND = (StoredObject("1/a", "b/1/a", 1, "tag"),)

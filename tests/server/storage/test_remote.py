@@ -15,8 +15,9 @@ from tpuserve_server.core.terms.errors import DataLoss, FailedPrecondition, Unav
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.storage import download
 from tpuserve_server.storage.cache import VersionCache
+from tpuserve_server.storage.listings import StoreUnavailable
 from tpuserve_server.storage.object_store import ObjectStore, StoredObject
-from tpuserve_server.storage.remote import RemoteStorage, StoreUnavailable
+from tpuserve_server.storage.remote import RemoteStorage
 from tpuserve_server.versions.completeness import ModelFiles
 
 FILES = ModelFiles(("saved_model.pb", "model.tflite"))

@@ -63,9 +63,12 @@ class Source:
         poll_wait_s: float,
         clock: WaitingClock,
         on_pending: Callable[[str, Pending], None] = lambda _name, _pending: None,
+        prepare: Callable[[Sequence[str]], None] = lambda _base_paths: None,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
         """Watch nothing before `watch`. `on_aspired` and `on_pending` (missing parts of a model) must not block.
+
+        `prepare` gets the base paths in stores before the source looks at each of them. It may block.
 
         With a `poll_wait_s` of 0 the source polls until every version is complete, and then waits for the next change
         by `watch`. `unix_s` is the time of day, by which files have ages.
@@ -73,6 +76,7 @@ class Source:
         self._storage = storage
         self._on_aspired = on_aspired
         self._on_pending = on_pending
+        self._prepare = prepare
         self._poll_wait_s = poll_wait_s
         self._clock = clock
         self._unix_s = unix_s
@@ -149,8 +153,12 @@ class Source:
         in_stores = [model for model in models if is_uri(model.config.base_path)]
         looks = [self._look(model) for model in models if not is_uri(model.config.base_path)]
         self._plan(looks, store_pause_s=0.0)
+        began_s = self._clock.monotonic_s()
+        if in_stores:
+            self._prepare([model.config.base_path for model in in_stores])
+        prepared_s = self._clock.monotonic_s() - began_s
         looks_at_stores = list(self._pool.map(self._look, in_stores))
-        self._plan(looks_at_stores, store_pause_s=self._find_store_pause_s(looks_at_stores))
+        self._plan(looks_at_stores, store_pause_s=self._find_store_pause_s(looks_at_stores, prepared_s))
         return all(look.found is Found.COMPLETE for look in (*looks, *looks_at_stores))
 
     def _look(self, model: WatchedModel) -> "_Look":
@@ -158,10 +166,11 @@ class Source:
         found = Found.UNREADABLE if self._stopping else model.look()
         return _Look(model, found, self._clock.monotonic_s() - began_s)
 
-    def _find_store_pause_s(self, looks: Sequence["_Look"]) -> float:
+    def _find_store_pause_s(self, looks: Sequence["_Look"], prepared_s: float) -> float:
         """Return the shortest pause after a round of looks at stores that keeps the share of the time."""
-        busy_s = sum(look.took_s for look in looks if look.found is not Found.UNREADABLE)
-        pause_s = min(busy_s / max(min(len(looks), _PARALLEL), 1) / _MAX_SHARE, _MAX_PAUSE_S)
+        in_looks_s = sum(look.took_s for look in looks if look.found is not Found.UNREADABLE)
+        busy_s = prepared_s + in_looks_s / max(min(len(looks), _PARALLEL), 1)
+        pause_s = min(busy_s / _MAX_SHARE, _MAX_PAUSE_S)
         if pause_s > self._poll_wait_s > 0 and pause_s > 2 * self._store_pause_s:
             # Once for each order of magnitude, instead of at every poll.
             self._store_pause_s = pause_s
