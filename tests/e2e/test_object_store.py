@@ -1,18 +1,22 @@
 """Tests for models in an object store: versions appear, fail and disappear, and the store fails."""
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.e2e.running_server import RunningServer, run_server
+from tests.e2e.running_server import EXECUTABLE, RunningServer, run_in_environment, run_server
+from tests.support.access import KeyFile
+from tests.support.free_ports import free_ports
 from tests.support.object_stores import RunningStore, running_store
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_client import Client
@@ -137,3 +141,53 @@ def test_a_store_serves_only_versions_with_a_valid_signature(store: RunningStore
         publish(6, "key")
         wait_until(answers(client, 6))
         assert server.terminate() == 0
+
+
+def configuration(store: RunningStore, *models: str) -> bytes:
+    listed = (
+        f'config {{ name: "{m}" base_path: "{store.uri("models/mlp")}" model_platform: "tensorflow" }}' for m in models
+    )
+    return f"model_config_list {{ {' '.join(listed)} }}".encode()
+
+
+def test_configuration_in_a_store_is_served_and_polled(store: RunningStore, tmp_path: Path) -> None:
+    publish(store, tmp_path, 1)
+    keys = KeyFile(tmp_path / "credentials.json")
+    keys.add("client", roles="predict,read")
+    store.put("config/models.config", configuration(store, "m"))
+    store.put("config/batching.config", b"max_batch_size { value: 8 }")
+    store.put("config/monitoring.config", b'prometheus_config { enable: true path: "/measured" }')
+    store.put("config/session.config", b"intra_op_parallelism_threads: 1")
+    store.put("config/credentials.json", keys.path.read_bytes())
+    environment = {}
+    if store.scheme == "s3":
+        # TensorFlow's variables alone: a request to AWS would fail.
+        environment = {"AWS_ENDPOINT_URL": "", "S3_ENDPOINT": f"127.0.0.1:{store.port}", "S3_USE_HTTPS": "0"}
+    ports = free_ports(2)
+    flags = (
+        f"--rest_api_port={ports[1]}", f"--model_config_file={store.uri('config/models.config')}",
+        "--model_config_file_poll_wait_seconds=0.2", "--enable_batching",
+        f"--batching_parameters_file={store.uri('config/batching.config')}",
+        f"--monitoring_config_file={store.uri('config/monitoring.config')}",
+        f"--tensorflow_session_config_file={store.uri('config/session.config')}",
+        f"--credentials_file={store.uri('config/credentials.json')}", f"--storage_cache_dir={tmp_path / 'cache'}",
+    )  # fmt: skip
+    headers = keys.bearer("client")
+    with (
+        run_in_environment(tmp_path / "log", ports, environment, *flags, model="m", headers=headers) as server,
+        Client(server.grpc, headers=headers) as client,
+    ):
+        assert answers(client, 1)()
+        page = urllib.request.Request(f"{server.rest}/measured", headers=headers)
+        with urllib.request.urlopen(page) as response:
+            assert b"tpuserve_" in response.read()
+        store.put("config/models.config", configuration(store, "m", "n"))
+        client.wait_until_ready(60, "n")
+        store.delete("config/models.config")
+        wait_until(lambda: "No such file or directory" in server.log.read_text())
+        assert client.predict("n", {"x": X}).version == 1
+        assert server.terminate() == 0
+    command = [str(EXECUTABLE), "--port=0", f"--rest_api_port={ports[1]}", flags[1]]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"Cannot read '{store.uri('config/models.config')}': No such file or directory" in done.stderr

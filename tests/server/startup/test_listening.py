@@ -1,11 +1,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from tpuserve_server.hosts.application import TlsOptions
 from tpuserve_server.startup.config_files import ConfigError
-from tpuserve_server.startup.listening import host_options, read_tls
+from tpuserve_server.startup.file_checks import warn_of_exposed_files
+from tpuserve_server.startup.listening import host_options, read_tls, tls_reader
 from tpuserve_server.startup.validation import read_settings
 
 
@@ -79,3 +81,14 @@ def test_ports_that_two_servers_share_wait_for_the_models() -> None:
 def test_ports_open_at_once_by_default() -> None:
     settings = read_settings(model_base_path="/m")
     assert not host_options(settings.listening, settings.host).opens_when_ready
+
+
+def test_tls_in_a_store_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    uri = "memory://tls/ssl.config"
+    fsspec.filesystem("memory").pipe_file("/tls/ssl.config", b'server_key: "k" server_cert: "c"')
+    assert read_tls(uri) == TlsOptions("k", "c", None, origin=f"SSLConfig '{uri}'")
+    settings = read_settings(model_base_path="/m", ssl_config_file=uri)
+    warn_of_exposed_files(settings)
+    [line] = caplog.messages
+    assert line.startswith(f"--ssl_config_file: '{uri}' is an object in a store, and has the private key. ")
+    assert tls_reader(settings.listening) is not None

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from tpuserve_server.core.models.model_config import ModelConfig
@@ -183,3 +184,18 @@ def test_at_the_start_a_bad_file_is_an_error(file: Path) -> None:
     file.write_text("model_config_list {")
     with pytest.raises(ConfigError):
         ModelConfigFile(file, poll_wait_s=0).read()
+
+
+def test_a_file_in_a_store_is_polled(applied: Applied, complaints: Callable[[], list[str]]) -> None:
+    files, uri = fsspec.filesystem("memory"), "memory://polled/models.config"
+    files.pipe_file("/polled/models.config", models("a").encode())
+    polled = ModelConfigFile(uri, poll_wait_s=0)
+    assert [config.name for config in polled.read()] == ["a"]
+    files.pipe_file("/polled/models.config", models("b").encode())
+    polled.poll(applied)
+    files.rm("/polled/models.config")
+    polled.poll(applied)
+    assert applied.names == [["b"]]
+    assert [line.rpartition("configuration: ")[2] for line in complaints()] == [
+        f"Cannot read '{uri}': No such file or directory"
+    ]

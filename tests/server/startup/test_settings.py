@@ -12,6 +12,7 @@ from tests.support.access import KeyFile
 from tests.support.certificates import Authority
 from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters, PaddingPolicy
+from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.startup.build_facts import changed_flags
 from tpuserve_server.startup.command import serve
 from tpuserve_server.startup.settings import Flag, Settings, flags
@@ -255,3 +256,15 @@ def test_page_lists_the_flags_of_the_profile() -> None:
     section = page.partition("## Flags of the profile\n")[2].partition("\n## ")[0]
     listed = dict(re.findall(r"^\| `--(\w+)=([^`]*)` \|", section, re.MULTILINE))
     assert listed == dict(re.findall(r"--(\w+)=(\S+)", describe_profile("edge")))
+
+
+def test_the_uri_of_a_file_reaches_the_serving_process_unchanged() -> None:
+    names = [flag.name for flag in flags() if flag.type == FileName | None]
+    assert set(names) == {
+        "ssl_config_file", "model_config_file", "require_signed", "batching_parameters_file",
+        "tensorflow_session_config_file", "monitoring_config_file", "credentials_file", "jwt_jwks_file",
+    }  # fmt: skip
+    uris = {name: f"s3://bucket/{name}" for name in names}
+    others = {"enable_batching": True, "jwt_issuer": "i", "jwt_audience": "a"}
+    values = read_settings_json(settings_json(read_settings(**uris, **others))).values()
+    assert {name: values[name] for name in names} == uris
