@@ -75,7 +75,7 @@ def test_a_thousand_models_cost_three_listings_a_poll(store: RunningStore, tmp_p
                 assert client.predict(name, {"x": np.ones((1, 1), np.float32)}).version == 1
             publish(version, "models/m7/2")
             wait_until(lambda: client.status("m7")[0].version == 2 and client.is_ready("m7", version=2))
-            # One look at a single model found its new version complete, and each copy ended with a check of its version.
+            # One look at a single model found its new version complete, and each copy ended with a check.
             others = {prefix: count for prefix, count in proxy.listings.items() if prefix != "models/"}
             copies = {prefix for prefix in others if prefix.count("/") == 3}
             assert others.keys() - copies == {"models/m7/"}
