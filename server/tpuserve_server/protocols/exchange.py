@@ -139,11 +139,6 @@ UNKNOWN_ROUTE: Final = RouteFacts(ANY_ROLE, "Unknown")
 class RestProtocol(Protocol):
     """The parts of an exchange that a protocol defines."""
 
-    @property
-    def headers(self) -> Headers:
-        """Headers of every response."""
-        ...
-
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Answer a request. Raises ServingError, when called or when awaited.
 
@@ -204,7 +199,7 @@ class Exchange:
             echo_request_id(find_request_id(scope), trailers)
         if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
             response = await compressed(response, scope)
-        more_headers = protocol.headers if has_body else (*protocol.headers, NO_STORE)
+        more_headers: Headers = () if has_body else (NO_STORE,)
         if trailers:
             more_headers = (*more_headers, *encoded(trailers))
         # Both sends here, because a coroutine for them would cost each request a frame.

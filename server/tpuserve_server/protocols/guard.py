@@ -15,7 +15,7 @@ from tpuserve_server.core.terms.errors import Unauthenticated
 from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.exchange import RouteFacts, encoded, failure_response
 from tpuserve_server.protocols.http.headers import find_request_id
-from tpuserve_server.protocols.http.response import BASIC, Headers, error_body, send_response, with_challenge
+from tpuserve_server.protocols.http.response import BASIC, error_body, send_response, with_challenge
 from tpuserve_server.protocols.raw_headers import RawHeaders
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestApp
@@ -156,13 +156,12 @@ class _GuardedRest:
         except Exception as error:
             # The last handler of the request: the client gets a response to every error.
             form = error_body if protocol is None else protocol.error_body
-            more_headers: Headers = () if protocol is None else protocol.headers
             trailers: Trailers = []
             self._count(error, facts, scope, trailers)
             response = failure_response(error, scope, form, trailers)
             if isinstance(error, Unauthenticated) and facts.is_page:
                 response = with_challenge(response, BASIC)
-            await send_response(send, response, (*more_headers, *encoded(trailers)))
+            await send_response(send, response, encoded(trailers))
         else:
             await self._app(scope, receive, send)
 

@@ -88,8 +88,6 @@ def prefers_open_metrics(accept: str) -> bool:
 class RestOptions(ExchangeOptions):
     """Limits of one exchange, and options of the protocols and the operations."""
 
-    # rest_api_enable_cors_support
-    allow_cors: bool = False
     # enable_signature_method_name_check
     check_method_names: bool = False
     # Path from a MonitoringConfig, served in addition to /metrics. Outside every protocol's prefix.
@@ -138,7 +136,6 @@ def rest_app(
         service,
         logs,
         meter,
-        allow_cors=options.allow_cors,
         check_method_names=options.check_method_names,
         max_repeated_bytes=options.max_body_bytes,
         budgets=budgets,

@@ -102,7 +102,6 @@ def rest_options(settings: Settings) -> RestOptions:
     return RestOptions(
         max_body_bytes=settings.listening.max_request_bytes,
         timeout_s=settings.listening.rest_timeout_s,
-        allow_cors=settings.listening.rest_api_enable_cors_support,
         check_method_names=settings.server.enable_signature_method_name_check,
         metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )

@@ -41,6 +41,7 @@ from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.console.sources import Addresses, ConsoleSources, ServerFacts
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.guard import Guard, Rule, combined_rule
+from tpuserve_server.protocols.http.cross_origin import CrossOrigin
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.request_meter import RequestMeter
@@ -278,9 +279,10 @@ class FrontEnds:
         guard = Guard(combined_rule(authenticator, rule), rpc_meter, rest_meter)
         guarded, vertex = guard.wrap_rest(rest), vertex_paths(settings)
         needs = credentials is not None
+        routes = guarded if vertex is None else VertexRoutes(guarded, vertex, service, needs_credentials=needs)
         return cls(
             guard.wrap_table(edge.control.wrap_table(rpc)),
-            guarded if vertex is None else VertexRoutes(guarded, vertex, service, needs_credentials=needs),
+            CrossOrigin(routes) if settings.listening.rest_api_enable_cors_support else routes,
         )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_HEADER: Final = "x-tpuserve-timeout-ms"
+# Length of the JSON before the binary data of a body of the Open Inference Protocol.
+JSON_LENGTH_NAME: Final = "Inference-Header-Content-Length"
 
 _TIMEOUT: Final = TIMEOUT_HEADER.encode()
 _PRIORITY: Final = PRIORITY_HEADER.encode()

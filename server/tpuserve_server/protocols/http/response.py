@@ -25,8 +25,12 @@ NO_STORE: Final = (b"cache-control", b"no-store")
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-_MODEL_VERSION = b"x-tpuserve-model-version"
-_RETRY_AFTER = b"retry-after"
+MODEL_VERSION_HEADER: Final = "x-tpuserve-model-version"
+RETRY_AFTER_HEADER: Final = "retry-after"
+CACHE_HEADER: Final = "x-tpuserve-cache"
+_MODEL_VERSION: Final = MODEL_VERSION_HEADER.encode()
+_RETRY_AFTER: Final = RETRY_AFTER_HEADER.encode()
+_CACHE: Final = CACHE_HEADER.encode()
 _CHALLENGE: Final = b"www-authenticate"
 # Challenges of a response without valid credentials (RFC 9110, 11.6.1). A browser asks its user for a password only for
 # the second one.
@@ -36,8 +40,8 @@ _VARY: Headers = ((b"vary", b"accept-encoding"),)
 # Header of a response from a model with a response cache.
 CACHE_HEADERS: Final[Mapping[CacheOutcome, Headers]] = {
     "": (),
-    "hit": ((b"x-tpuserve-cache", b"hit"),),
-    "miss": ((b"x-tpuserve-cache", b"miss"),),
+    "hit": ((_CACHE, b"hit"),),
+    "miss": ((_CACHE, b"miss"),),
 }
 
 

@@ -18,7 +18,8 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
 from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
-from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.protocols.http.headers import JSON_LENGTH_NAME
+from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse, error_body
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip.models import describe_model, describe_server, why_model_not_ready
@@ -49,9 +50,7 @@ from tpuserve_server.wire.oip.tensor_json import TakesLong
 if TYPE_CHECKING:
     from starlette.types import Scope
 
-# Length of the JSON before the binary data of a body.
-_JSON_LENGTH_NAME: Final = "Inference-Header-Content-Length"
-JSON_LENGTH_HEADER: Final = _JSON_LENGTH_NAME.lower().encode()
+JSON_LENGTH_HEADER: Final = JSON_LENGTH_NAME.lower().encode()
 
 
 def inferred(encoded: EncodedResponse, version: int, cache: CacheOutcome) -> HttpResponse:
@@ -145,7 +144,6 @@ class V2:
         self._lane = RestLane(InferLane(), service, meter, budgets.response, logs)
         self._inferring = Inferring(service, logs, administration.regions if administration else None, self.decoded)
         self._server = administration.server if administration else describe_server()
-        self.headers: Headers = ()
         self._handlers: Mapping[Action, Handler] = {
             Action.SERVER_LIVE: self._server_live,
             Action.SERVER_READY: self._server_ready,
@@ -322,7 +320,7 @@ def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
     for name, each in scope["headers"]:
         if name == JSON_LENGTH_HEADER:
             value = each
-    return None if value is None else _read_length(_JSON_LENGTH_NAME, value.strip(), body_bytes)
+    return None if value is None else _read_length(JSON_LENGTH_NAME, value.strip(), body_bytes)
 
 
 def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:

@@ -8,7 +8,6 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from tpuserve_server.access.authenticator import API_KEY, AUTHORIZATION
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import JSON_ROWS, Budgets
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
@@ -24,10 +23,9 @@ from tpuserve_server.core.terms.types import (
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
 from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
-from tpuserve_server.protocols.http.headers import TIMEOUT_HEADER
-from tpuserve_server.protocols.http.response import CACHE_HEADERS, Headers, HttpResponse, error_body
+from tpuserve_server.protocols.http.cross_origin import has_page_origin
+from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse, error_body
 from tpuserve_server.protocols.oip_rest.v2 import VertexInference
-from tpuserve_server.protocols.priority import PRIORITY_HEADER
 from tpuserve_server.protocols.request_lane import Known, RestLane
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
@@ -151,25 +149,12 @@ class PredictLane:
         return len(body) + len(encoded)
 
 
-# CORS: requests from pages of other origins, as TensorFlow Serving answers them (tensorflow_serving/model_servers).
-#
-# The server answers preflights even if CORS is off (http_server.cc, ProcessRequest). With CORS on, every response under
-# /v1/ carries the headers that browsers require (http_rest_api_util.cc, AddCORSHeaders). They also allow tpuserve's own
-# request headers.
-
-# With "*" as the origin, browsers send no credentials of their own: the page itself must know the key.
-_CREDENTIALS = f"{AUTHORIZATION}, {API_KEY}"
-_CORS_HEADERS = (
-    (b"access-control-allow-origin", b"*"),
-    (b"access-control-allow-methods", b"POST, GET"),
-    (b"access-control-allow-headers", f"Content-Type, {TIMEOUT_HEADER}, {PRIORITY_HEADER}, {_CREDENTIALS}".encode()),
-)
-
-
 def _check_preflight(scope: "Scope") -> None:
-    """Raise FailedPrecondition when an OPTIONS request names no web page as its origin."""
-    origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
-    if b"http://" not in origin and b"https://" not in origin:
+    """Raise FailedPrecondition when an OPTIONS request names no web page as its origin.
+
+    The server answers it even without CORS, as TensorFlow Serving does (http_server.cc, ProcessRequest).
+    """
+    if not has_page_origin(scope):
         raise FailedPrecondition("Origin header is missing in CORS preflight")
 
 
@@ -193,7 +178,6 @@ class V1:
         logs: RequestLogs | None,
         meter: RequestMeter,
         *,
-        allow_cors: bool,
         check_method_names: bool,
         max_repeated_bytes: int,
         budgets: Budgets,
@@ -208,7 +192,6 @@ class V1:
         self._inference = inference
         self._logs = logs
         self._lane = RestLane(PredictLane(), service, meter, budgets.response, logs)
-        self.headers: Headers = _CORS_HEADERS if allow_cors else ()
         self._examples = RestExamples(service, logs, max_repeated_bytes, budgets, check_method_names=check_method_names)
         self._decoded = budgets.decoded
         self._responses = budgets.response
