@@ -99,6 +99,15 @@ async def check_rest_v1(server: Server) -> None:
         assert answer == {"predictions": [[4.0], [5.0]]}
 
 
+async def check_rest_v1_health(server: Server) -> None:
+    url = f"http://{server.rest}"
+    async with InferenceRESTClient(RESTConfig(protocol="v1")) as client:
+        assert await client.is_server_live(url) is True
+        assert await client.is_model_ready(url, HALF) is True
+        with refused(httpx.HTTPStatusError, "Could not find any versions of model nobody", "404 Not Found"):
+            await client.is_model_ready(url, "nobody")
+
+
 async def check_rest_errors(server: Server) -> None:
     url = f"http://{server.rest}"
     async with rest_client() as client:

@@ -54,7 +54,10 @@ def python() -> Path:
 @pytest.fixture(scope="module")
 def server(python: Path, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("server") / "log"
-    flags = (f"--model_config_file={models}", f"--shared_memory_prefix={SHARED_MEMORY_PREFIX}")
+    flags = (
+        f"--model_config_file={models}", f"--shared_memory_prefix={SHARED_MEMORY_PREFIX}",
+        "--enable_kserve_v1_readiness",
+    )  # fmt: skip
     with run_configured_server(log, *flags, model=HALF) as server:
         yield server
 

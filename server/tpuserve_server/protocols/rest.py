@@ -90,6 +90,8 @@ class RestOptions(ExchangeOptions):
 
     # enable_signature_method_name_check
     check_method_names: bool = False
+    # enable_kserve_v1_readiness
+    reports_readiness: bool = False
     # Path from a MonitoringConfig, served in addition to /metrics. Outside every protocol's prefix.
     metrics_path: str | None = None
 
@@ -137,6 +139,7 @@ def rest_app(
         logs,
         meter,
         check_method_names=options.check_method_names,
+        reports_readiness=options.reports_readiness,
         max_repeated_bytes=options.max_body_bytes,
         budgets=budgets,
         inference=VertexInference(v2),
@@ -148,14 +151,14 @@ def rest_app(
     )
     app = RestApp(mounts, meter, clock, options, budgets.receiving)
 
-    _add_probes(app.operations, service)
+    _add_probes(app.operations, service, at_root=options.metrics_path != "/")
     _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics), options.metrics_path)
     if console is not None:
         console.add_routes(app.operations)
     return app
 
 
-def _add_probes(operations: Operations, service: InferenceService) -> None:
+def _add_probes(operations: Operations, service: InferenceService, *, at_root: bool) -> None:
     async def healthz() -> JSONResponse:
         if reason := service.why_not_live():
             return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
@@ -168,6 +171,9 @@ def _add_probes(operations: Operations, service: InferenceService) -> None:
     add = partial(operations.add, access=OPEN, tags=["Operations"], responses={503: {}})
     add("/healthz", healthz, summary="Liveness of the process")
     add("/readyz", readyz, summary="Readiness of the server for predictions")
+    if at_root:
+        # KServe's v1 clients ask here (kserve, inference_client.py, is_server_live).
+        add("/", healthz, summary="Liveness of the process, for KServe's v1 clients")
 
 
 def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:

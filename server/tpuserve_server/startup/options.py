@@ -103,6 +103,7 @@ def rest_options(settings: Settings) -> RestOptions:
         max_body_bytes=settings.listening.max_request_bytes,
         timeout_s=settings.listening.rest_timeout_s,
         check_method_names=settings.server.enable_signature_method_name_check,
+        reports_readiness=settings.server.enable_kserve_v1_readiness,
         metrics_path=None if monitoring is None else read_metrics_path(monitoring),
     )
 

@@ -300,6 +300,14 @@ class ServerSettings:
     enable_signature_method_name_check: Annotated[
         bool, Setting("Runtime", "Check a signature's method_name in Classify and Regress.")
     ] = False
+    enable_kserve_v1_readiness: Annotated[
+        bool,
+        Setting(
+            "Runtime",
+            "Add `name` and `ready` to the status of a model over REST, for KServe's v1 clients. Clients of TensorFlow "
+            "Serving may refuse unknown fields.",
+        ),
+    ] = False
     enable_serialization_as_tensor_content: Annotated[
         bool, Setting("Runtime", "Send tensors of gRPC Predict as tensor_content instead of typed fields.")
     ] = False

@@ -17,6 +17,7 @@ from tpuserve_server.hosts.application import Listening
 from tpuserve_server.startup.start_report import START_REPORT_VARIABLE, StartReport, print_banner, report_start
 
 LISTENING = Listening(grpc="127.0.0.1:8500", rest="127.0.0.1:8501", tls=True)
+AGAIN = "(tried again when its files change)"
 
 
 class Reader:
@@ -81,11 +82,11 @@ def test_reports_end_when_every_model_serves_or_has_failed(registry: ModelRegist
     assert (first.settled, first.waiting) == (False, "no version available for: bad, good")
     assert first.listening == LISTENING
     registry.failed(begin(registry, "bad"), Internal("no weights"))
-    assert [report.failures for report in reader.read()] == [("bad version 1: no weights",)]
+    assert [report.failures for report in reader.read()] == [(f"bad version 1: no weights {AGAIN}",)]
     assert not reader.has_ended()
     make_available(registry, "good")
     (last,) = reader.read()
-    assert (last.settled, last.failures) == (True, ("bad version 1: no weights",))
+    assert (last.settled, last.failures) == (True, (f"bad version 1: no weights {AGAIN}",))
     assert reader.has_ended()
     registry.unloading(ServableId("good", 1))
     assert reader.read() == []
@@ -153,7 +154,7 @@ def test_what_failed_and_what_has_not_come_yet_hold_nothing_back(capsys: pytest.
     print_banner(InferenceService(registry, SystemClock()), ADDRESSES, has_console=True)
     bring_up(registry)
     lines = capsys.readouterr().out.splitlines()
-    assert "  failed   bad version 1: no model" in lines
+    assert f"  failed   bad version 1: no model {AGAIN}" in lines
     assert "  model    digits version 7" in lines
 
 

@@ -194,7 +194,7 @@ V1_COMPONENTS: dict[str, Any] = {
             }
         },
         ["model_version_status"],
-        "tensorflow.serving.GetModelStatusResponse",
+        "tensorflow.serving.GetModelStatusResponse. --enable_kserve_v1_readiness adds `name` and `ready`",
     ),
     "ModelMetadata": _object(
         {"model_spec": {"type": "object"}, "metadata": {"type": "object"}},

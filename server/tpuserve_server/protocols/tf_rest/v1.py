@@ -17,6 +17,7 @@ from tpuserve_server.core.terms.types import (
     ModelSpec,
     PredictResult,
     Signature,
+    State,
     Tensors,
     VersionStatus,
 )
@@ -179,6 +180,7 @@ class V1:
         meter: RequestMeter,
         *,
         check_method_names: bool,
+        reports_readiness: bool,
         max_repeated_bytes: int,
         budgets: Budgets,
         inference: VertexInference,
@@ -192,6 +194,7 @@ class V1:
         self._inference = inference
         self._logs = logs
         self._lane = RestLane(PredictLane(), service, meter, budgets.response, logs)
+        self._reports_readiness = reports_readiness
         self._examples = RestExamples(service, logs, max_repeated_bytes, budgets, check_method_names=check_method_names)
         self._decoded = budgets.decoded
         self._responses = budgets.response
@@ -285,10 +288,18 @@ class V1:
 
     def _describe(self, route: Route, scope: "Scope") -> object:
         if route.action is Action.STATUS:
-            return status_to_json(self._service.status_once_read(route.spec))
+            return self._describe_status(route.spec)
         if route.action is Action.METADATA:
             return metadata_to_json(self._service.metadata(route.spec), _metadata_fields(scope))
         return {"models": [self._describe_model(name) for name in self._service.models()]}
+
+    def _describe_status(self, spec: ModelSpec) -> dict[str, object]:
+        """Return TensorFlow Serving's document, with KServe's fields if the operator has added them."""
+        statuses = self._service.status_once_read(spec)
+        document = status_to_json(statuses)
+        if not self._reports_readiness:
+            return document
+        return {"name": spec.name, "ready": any(one.state is State.AVAILABLE for one in statuses), **document}
 
     def _describe_model(self, name: str) -> dict[str, object]:
         try:

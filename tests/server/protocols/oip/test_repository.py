@@ -105,11 +105,17 @@ async def test_a_failed_load_has_tritons_message(server: AdministeredServer) -> 
     answer = await server.post("/v2/repository/models/a/load")
     assert (answer.status_code, answer.json()) == (
         400,
-        {"error": "load failed for model 'a': version 2 is at UNAVAILABLE state: Internal: broken;"},
+        {
+            "error": "load failed for model 'a': version 2 is at UNAVAILABLE state: Internal: broken "
+            "(tried again when its files change);"
+        },
     )
-    assert {"name": "a", "version": "2", "state": "UNAVAILABLE", "reason": "Internal: broken"} in (
-        await server.post(INDEX)
-    ).json()
+    assert {
+        "name": "a",
+        "version": "2",
+        "state": "UNAVAILABLE",
+        "reason": "Internal: broken (tried again when its files change)",
+    } in (await server.post(INDEX)).json()
     answer = await server.post("/v2/repository/models/wrong/load")
     assert answer.status_code == 500
     assert answer.json()["error"].startswith("failed to load 'wrong', failed to poll from model repository")
@@ -308,7 +314,8 @@ async def test_a_failed_load_of_an_ensemble_names_the_model(server: Administered
         400,
         {
             "error": "load failed for model 'chain': ensemble 'chain' depends on 'b' which has no loaded version. "
-            "Model 'b' loading failed with error: version 2 is at UNAVAILABLE state: Internal: broken;"
+            "Model 'b' loading failed with error: version 2 is at UNAVAILABLE state: Internal: broken "
+            "(tried again when its files change);"
         },
     )
 
