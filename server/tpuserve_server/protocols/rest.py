@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from tpuserve_server.access.access import OPEN, READ_SERVER
 from tpuserve_server.access.caller import shown_reason
@@ -21,11 +22,11 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
-from tpuserve_server.protocols.console.console import Console
+from tpuserve_server.protocols.console.console import Console, lead_to_page
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, RouteFacts, raw_path
 from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding, accepted_coding, compress_parts
-from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept
+from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept, prefers_html
 from tpuserve_server.protocols.http.response import SafeResponses
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
@@ -35,6 +36,7 @@ from tpuserve_server.protocols.operations import Operations
 from tpuserve_server.protocols.options import ControlOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.shared_pages import Page, Render, SharedPages
+from tpuserve_server.protocols.status import PathNotFound, status_of
 from tpuserve_server.protocols.tf_rest.openapi import V1_COMPONENTS, V1_PATHS
 from tpuserve_server.protocols.tf_rest.v1 import V1
 
@@ -151,18 +153,19 @@ def rest_app(
     )
     app = RestApp(mounts, meter, clock, options, budgets.receiving)
 
-    _add_probes(app.operations, service, at_root=options.metrics_path != "/")
+    _add_probes(app.operations, service)
     _add_metrics(app.operations, Scrapes(render_metrics, render_open_metrics), options.metrics_path)
+    if options.metrics_path != "/":
+        root = Route("/", _Root(service, has_console=console is not None), include_in_schema=False)
+        app.operations.add_route(root, OPEN)
     if console is not None:
         console.add_routes(app.operations)
     return app
 
 
-def _add_probes(operations: Operations, service: InferenceService, *, at_root: bool) -> None:
+def _add_probes(operations: Operations, service: InferenceService) -> None:
     async def healthz() -> JSONResponse:
-        if reason := service.why_not_live():
-            return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
-        return JSONResponse({"status": "alive"})
+        return _liveness(service)
 
     async def readyz() -> JSONResponse:
         reason = shown_reason(service.why_not_ready())
@@ -171,9 +174,32 @@ def _add_probes(operations: Operations, service: InferenceService, *, at_root: b
     add = partial(operations.add, access=OPEN, tags=["Operations"], responses={503: {}})
     add("/healthz", healthz, summary="Liveness of the process")
     add("/readyz", readyz, summary="Readiness of the server for predictions")
-    if at_root:
-        # KServe's v1 clients ask here (kserve, inference_client.py, is_server_live).
-        add("/", healthz, summary="Liveness of the process, for KServe's v1 clients")
+
+
+def _liveness(service: InferenceService) -> JSONResponse:
+    if reason := service.why_not_live():
+        return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
+    return JSONResponse({"status": "alive"})
+
+
+class _Root:
+    """Answers `/`: with the console to browsers, and to other clients with the liveness of the process.
+
+    KServe's v1 clients ask here for it (kserve, inference_client.py, is_server_live).
+    """
+
+    def __init__(self, service: InferenceService, *, has_console: bool) -> None:
+        self._service = service
+        self._has_console = has_console
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one request with any method. Raises HTTPException for other methods than GET."""
+        if scope["method"] != "GET":
+            unknown = PathNotFound()
+            raise HTTPException(status_of(unknown), unknown.message)
+        accept = ",".join(Request(scope).headers.getlist("accept"))
+        response = lead_to_page() if self._has_console and prefers_html(accept) else _liveness(self._service)
+        await response(scope, receive, send)
 
 
 def _add_metrics(operations: Operations, scrapes: Scrapes, upstream_path: str | None) -> None:

@@ -118,6 +118,10 @@ def check_configuration(settings: Settings) -> list[Finding]:
     if usable.listening.has_vertex_routes:
         findings.append(run_check("routes of Vertex AI", lambda: _vertex_routes(usable)))
     models = read_models(usable.models, model_config_file(usable.models))
+    if not models:
+        # An operator who allows it may mean to send the models with a reload.
+        severity: Severity = "warning" if usable.models.allow_reload_without_models else "error"
+        findings.append(Finding(severity, "models", "the configuration has no model, so the server is never ready"))
     return [*findings, *build_model_check(usable).findings(models)]
 
 
@@ -239,20 +243,30 @@ class ModelCheck:
         if config.ensemble is not None:
             yield Finding("ok", subject, _describe(config.ensemble))
             return
+        policy = config.version_policy
+        if policy.versions == []:
+            never = "its version policy `specific` names no version, so the server is never ready"
+            yield Finding("error", subject, f"{never}. Name versions, or remove model_version_policy")
+            return
         versions: dict[int, VersionLocation] = {}
         yield run_check(subject, partial(self._find, config, versions))
         if is_open_to_others(Path(config.base_path.removeprefix("file://"))):
             message = f"any user of this machine can add a version to {config.base_path}, and a model is code"
             yield Finding("warning", subject, f"{message}. Run: chmod o-w '{config.base_path}'")
-        chosen = config.version_policy.choose(versions)
+        chosen = policy.choose(versions)
         for number in chosen:
             yield run_check(
                 f"{subject} version {number}", partial(self._version, versions[number], ServableId(config.name, number))
             )
         for label, number in sorted(config.version_labels.items()):
-            if number not in chosen:
-                message = f"label {label} refers to version {number}, which the version policy does not choose"
-                yield Finding("warning", subject, message)
+            if number in chosen:
+                continue
+            refers = f"label {label} refers to version {number}, which"
+            if number in policy.choose({*versions, number}) and number not in versions:
+                yield Finding("warning", subject, f"{refers} does not exist. Requests with it fail until it does")
+            else:
+                message = f"{refers} the version policy does not choose. The label never takes effect"
+                yield Finding("error", subject, message)
 
     def _find(self, config: ModelConfig, found: dict[int, VersionLocation]) -> str:
         path = config.base_path

@@ -351,6 +351,15 @@ async def test_cancelled_by_the_host_is_not_mistaken_for_a_client_gone(rest: Res
     assert rest.metrics.finished[0].code == Code.CANCELLED
 
 
+async def test_status_has_kserves_fields_only_on_request() -> None:
+    options = RestOptions(reports_readiness=True)
+    app = rest_app(FakeService(), FakeMetrics(), FakeClock(), lambda: ([b""], ""), options)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        document = (await client.get("/v1/models/m")).json()
+    assert list(document) == ["name", "ready", "model_version_status"]
+    assert (document["name"], document["ready"]) == ("m", True)
+
+
 async def test_status_is_upstreams(rest: Rest) -> None:
     response = await rest.get("/v1/models/m")
     assert response.json() == {
@@ -400,7 +409,8 @@ async def test_models_are_listed_with_their_notes(rest: Rest) -> None:
 
 
 async def test_liveness_and_readiness_differ(rest: Rest) -> None:
-    assert (await rest.get("/healthz")).json() == {"status": "alive"}
+    for path in ("/healthz", "/"):
+        assert (await rest.get(path)).json() == {"status": "alive"}
     ready = await rest.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"ready": True, "reason": ""})
     rest.service.set_ready("draining")

@@ -119,6 +119,42 @@ def test_routes_of_vertex_ai_are_looked_at(tmp_path: Path, base_path: Path) -> N
     assert checked.messages("ok", "routes of Vertex AI") == ["no route has another meaning in the server"]
 
 
+@pytest.mark.parametrize(
+    ("text", "subject", "error"),
+    [
+        ("", "models", "the configuration has no model, so the server is never ready"),
+        (
+            "model_version_policy { specific {} }",
+            "model m",
+            "its version policy `specific` names no version, so the server is never ready. Name versions, or remove "
+            "model_version_policy",
+        ),
+        (
+            'model_version_policy { specific { versions: 7 } } version_labels { key: "canary" value: 9 }',
+            "model m",
+            "label canary refers to version 9, which the version policy does not choose. The label never takes effect",
+        ),
+        (
+            'version_labels { key: "canary" value: 3 }',
+            "model m",
+            "label canary refers to version 3, which the version policy does not choose. The label never takes effect",
+        ),
+    ],
+)
+def test_a_configuration_that_never_serves_its_models_is_an_error(
+    tmp_path: Path, base_path: Path, text: str, subject: str, error: str
+) -> None:
+    (base_path / "3").mkdir()
+    models = [f'name: "m" base_path: "{base_path}" {text}'] if text else []
+    checked = check(config_file(tmp_path / "models.config", *models))
+    assert (checked.exit_code, checked.messages("error", subject)) == (2, [error])
+
+
+def test_a_server_may_start_without_models_if_the_operator_allows_it(tmp_path: Path) -> None:
+    checked = check(config_file(tmp_path / "models.config"), "--allow_reload_without_models")
+    assert (checked.exit_code, len(checked.messages("warning", "models"))) == (0, 1)
+
+
 def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> None:
     (tmp_path / "named" / "v1").mkdir(parents=True)
     (tmp_path / "empty" / "1").mkdir(parents=True)
@@ -145,7 +181,9 @@ def test_every_model_of_a_file_is_looked_at(tmp_path: Path, base_path: Path) -> 
     assert errors("good") == "the configuration lists this name more than once. Give each model a different name"
     assert "lacks versions that the policy requests: 9" in errors("lacks")
     assert checked.messages("ok", "model lacks version 7")
-    assert checked.messages("warning", "model labelled")[0].startswith("label canary refers to version 9")
+    assert checked.messages("warning", "model labelled") == [
+        "label canary refers to version 9, which does not exist. Requests with it fail until it does"
+    ]
     assert "does not exist" in errors("absent")
     assert "to have an absolute path or URI" in errors("relative")
     assert "The server does not support paths of nosuch://" in errors("scheme")

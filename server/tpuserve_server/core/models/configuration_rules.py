@@ -154,6 +154,9 @@ def _step_problems(step: EnsembleStep, by_name: Mapping[str, ModelConfig]) -> It
         return
     if step.model.version is not None and step.model.version_label is not None:
         yield f"{step} has both model_version and version_label. Set only one of them"
+    chosen = model.version_policy.versions
+    if chosen is not None and step.model.version is not None and step.model.version not in chosen:
+        yield f"{step}: the version policy of model {model.name} does not choose version {step.model.version}"
     label = step.model.version_label
     if label is not None and label not in model.version_labels:
         yield f"{step}: model {model.name} has no version label {label}"

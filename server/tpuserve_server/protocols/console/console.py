@@ -11,7 +11,6 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from tpuserve_server.access.access import READ_SERVER
 from tpuserve_server.core.models.loader import VersionDetails
@@ -23,7 +22,6 @@ from tpuserve_server.protocols.console.event_feed import EventFeed, Subscription
 from tpuserve_server.protocols.console.report_files import OpenReport, open_report
 from tpuserve_server.protocols.console.sources import ConsoleSources
 from tpuserve_server.protocols.control import Control, check_browser
-from tpuserve_server.protocols.http.headers import prefers_html
 from tpuserve_server.protocols.operations import Operations
 from tpuserve_server.protocols.shared_pages import SharedPages
 from tpuserve_server.protocols.status import ClientGone, PathNotFound, status_of
@@ -191,17 +189,10 @@ class ReportStream(Response):
             await send({"type": "http.response.body", "body": b""})
 
 
-class Entrance:
-    """Leads clients that prefer HTML to the console. All others get TensorFlow Serving's answer: no such path."""
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer one request with any method. Raises HTTPException for clients that are no browsers."""
-        accept = ",".join(Request(scope).headers.getlist("accept"))
-        if scope["method"] != "GET" or not prefers_html(accept):
-            unknown = PathNotFound()
-            raise HTTPException(status_of(unknown), unknown.message)
-        # A relative address is right behind a proxy that serves this one under a prefix.
-        await RedirectResponse("console", headers={**_PAGE_HEADERS, "vary": "accept"})(scope, receive, send)
+def lead_to_page() -> Response:
+    """Return the response to a browser that opens the server's address."""
+    # A relative address is right behind a proxy that serves this one under a prefix.
+    return RedirectResponse("console", headers={**_PAGE_HEADERS, "vary": "accept"})
 
 
 _SLOW: Final = 20
@@ -231,8 +222,6 @@ class Console:
             summary="Models, devices, budgets, build and changed flags",
         )
         add("/debug/slow", self.slow, tags=["Operations"], summary="The slowest requests of the last minutes, by stage")
-        entrance = Route("/", Entrance(), include_in_schema=False)
-        operations.add_route(entrance, READ_SERVER, is_page=True)
         add("/console/", self.page_above, include_in_schema=False)
         add("/console", self.page, include_in_schema=False)
         add("/console/static/{name}", self.static, include_in_schema=False)

@@ -17,6 +17,7 @@ from tpuserve_server.core.terms.ensemble import Ensemble
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 MODELS = [ModelConfig(name, f"/{name}", version_labels={"stable": 3}) for name in "abc"]
+MODELS.append(ModelConfig("old", "/old", version_policy=VersionPolicy.specific([7])))
 
 
 def refusal(*configs: ModelConfig) -> str:
@@ -47,6 +48,7 @@ def test_pipelines_of_configured_models_are_accepted() -> None:
         (["_ x=1 -> y=2"], "step 1 has no model_name"),
         (["a x=1 -> y=2", "nosuch x=2 -> y=3"], "step 2 (nosuch): the configuration has no model nosuch"),
         (["a:canary x=1 -> y=2"], "step 1 (a): model a has no version label canary"),
+        (["old:1 x=1 -> y=2"], "step 1 (old): the version policy of model old does not choose version 1"),
         (["a -> y=2"], "step 1 (a) has no input_map"),
         (["a x=1 ->"], "step 1 (a) has no output_map"),
         (["a x= -> y=2"], "step 1 (a) has an input_map without key or value"),

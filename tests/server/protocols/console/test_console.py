@@ -242,14 +242,18 @@ async def test_a_browser_is_led_to_the_page(client: httpx.AsyncClient, method: s
         ("GET", "application/json, text/html;q=0.9"),
         ("GET", "text/html;q=0"),
         ("GET", "text/html;q=x"),
-        ("POST", BROWSER_ACCEPTS),
-        ("PURGE", BROWSER_ACCEPTS),
     ],
 )
-async def test_the_root_is_unknown_to_clients_that_are_no_browsers(
+async def test_the_root_is_a_probe_to_clients_that_are_no_browsers(
     client: httpx.AsyncClient, method: str, accept: str
 ) -> None:
     response = await client.request(method, "/", headers={"accept": accept})
+    assert (response.status_code, response.json()) == (200, {"status": "alive"})
+
+
+@pytest.mark.parametrize("method", ["POST", "PURGE"])
+async def test_the_root_is_unknown_to_other_methods(client: httpx.AsyncClient, method: str) -> None:
+    response = await client.request(method, "/", headers={"accept": BROWSER_ACCEPTS})
     assert (response.status_code, error_of(response)) == (404, "Not Found")
 
 
@@ -303,7 +307,7 @@ async def test_a_server_that_drains_refuses_the_stream(client: httpx.AsyncClient
 async def test_a_server_without_console_knows_none_of_its_paths(house: ConsoleHouse) -> None:
     app = rest_app(house.service, FakeMetrics(), house.clock, lambda: ([b""], ""), RestOptions())
     async with client_of(app) as client:
-        for path in ("/", "/console/", "/console", "/console/events", "/debug/status", "/debug/slow"):
+        for path in ("/console/", "/console", "/console/events", "/debug/status", "/debug/slow"):
             assert (await client.get(path, headers={"accept": BROWSER_ACCEPTS})).status_code == 404
 
 

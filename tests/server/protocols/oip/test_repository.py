@@ -110,12 +110,8 @@ async def test_a_failed_load_has_tritons_message(server: AdministeredServer) -> 
             "(tried again when its files change);"
         },
     )
-    assert {
-        "name": "a",
-        "version": "2",
-        "state": "UNAVAILABLE",
-        "reason": "Internal: broken (tried again when its files change)",
-    } in (await server.post(INDEX)).json()
+    reason = "Internal: broken (tried again when its files change)"
+    assert {"name": "a", "version": "2", "state": "UNAVAILABLE", "reason": reason} in (await server.post(INDEX)).json()
     answer = await server.post("/v2/repository/models/wrong/load")
     assert answer.status_code == 500
     assert answer.json()["error"].startswith("failed to load 'wrong', failed to poll from model repository")
