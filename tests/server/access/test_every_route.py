@@ -184,7 +184,7 @@ def expected(route: ServerRoute, credential: str) -> int:
 def test_no_route_is_open_by_mistake(routes: list[ServerRoute]) -> None:
     open_routes = {route.path for route in routes if route.access.roles is None}
     assert open_routes == {
-        "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/models", "/v1/models/m:predict",
+        "/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/models", "/v1/models/m:predict",
         "/inference.GRPCInferenceService/ServerLive", "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
     }  # fmt: skip
