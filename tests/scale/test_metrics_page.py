@@ -62,7 +62,8 @@ def test_loaded_models_have_all_series_and_the_others_have_one(server: RunningSe
             of_model.setdefault(sample.labels["model_name"], Counter())[sample.name] += 1
     assert of_model.keys() == {*LOADED, *CONFIGURED}
     first = of_model[LOADED[0]]
-    assert first["tpuserve_requests_total"] == 2
+    # Predict of both protocols, and the client's request for the status.
+    assert first["tpuserve_requests_total"] == 3
     assert first[":tensorflow:serving:request_latency_count"] == 2
     assert first[":tensorflow:serving:runtime_latency_count"] == 1
     assert all(of_model[name].keys() == first.keys() for name in LOADED)

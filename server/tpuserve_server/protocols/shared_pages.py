@@ -1,11 +1,18 @@
 """SharedPages: pages that a worker thread renders in parts, which all clients that wait read while they are made."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
+
+from tpuserve_server.core.serving.sending import ResponseCut
 
 # Returns the parts of a page, which are made while they are read, and the content type. Blocks.
 Render: TypeAlias = Callable[[], tuple[Iterable[bytes], str]]
+
+# Most pages that clients read at the same time. A page of 400 models takes 12 MB until its last client has read it.
+MOST_PAGES: Final = 8
 
 
 class Page:
@@ -20,14 +27,22 @@ class Page:
         self._changed = asyncio.Event()
 
     def add(self, part: bytes, content_type: str) -> None:
-        """Add a part."""
-        self.content_type = content_type
-        self._parts.append(part)
-        self._wake()
+        """Add a part, unless the page has ended."""
+        if not self._is_complete:
+            self.content_type = content_type
+            self._parts.append(part)
+            self._wake()
 
     def end(self, error: BaseException | None) -> None:
-        """Complete the page, or end it with an error."""
-        self._is_complete, self._error = True, error
+        """Complete the page, or end it with an error, unless it has ended."""
+        if not self._is_complete:
+            self._is_complete, self._error = True, error
+            self._wake()
+
+    def cut(self) -> None:
+        """Free the parts. Clients that have not read them get an error."""
+        self._is_complete, self._error = True, ResponseCut("Clients have not read the page")
+        self._parts.clear()
         self._wake()
 
     async def begun(self) -> None:
@@ -64,7 +79,8 @@ class SharedPages:
     """Renders one page at a time on a worker thread. Its event loop's thread owns it.
 
     However many clients wait, they occupy one worker thread. Clients that ask for the same page get the next one whose
-    rendering starts after their request. It covers everything before the request.
+    rendering starts after their request. It covers everything before the request. If clients read more than MOST_PAGES,
+    the oldest one is cut.
     """
 
     def __init__(self) -> None:
@@ -73,17 +89,27 @@ class SharedPages:
         self._next: dict[Render, Page] = {}
         # An event loop alone does not keep its tasks.
         self._tasks: set[asyncio.Task[None]] = set()
+        # Pages that a client reads or that are rendered, by number. The last reference to a page removes it.
+        self._pages = WeakValueDictionary[int, Page]()
+        self._numbers = itertools.count()
 
     async def open(self, render: Render) -> Page:
         """Return a page when its first part is there. Raises an error that occurs before."""
         page = self._next.get(render)
         if page is None:
-            page = self._next[render] = Page()
+            page = self._next[render] = self._add()
             # A client that disconnects must not cancel the page of the others.
             task = asyncio.create_task(self._run(render, page))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         await page.begun()
+        return page
+
+    def _add(self) -> Page:
+        page = self._pages[next(self._numbers)] = Page()
+        for number in sorted(self._pages)[:-MOST_PAGES]:
+            if (old := self._pages.pop(number, None)) is not None:
+                old.cut()
         return page
 
     async def _run(self, render: Render, page: Page) -> None:

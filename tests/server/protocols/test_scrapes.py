@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from tpuserve_server.core.serving.sending import ResponseCut
 from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding
 from tpuserve_server.protocols.rest import Scrapes, prefers_open_metrics
+from tpuserve_server.protocols.shared_pages import MOST_PAGES
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;"
@@ -158,3 +160,23 @@ async def test_clients_share_a_page_of_one_coding() -> None:
     plain, same, zipped = await asyncio.gather(scrapes.page(), scrapes.page(), scrapes.page("", GZIP))
     assert await plain.body() == await same.body() == b"page 1"
     assert zlib.decompress(await zipped.body(), GZIP.wbits) == b"page 2"
+
+
+async def test_clients_that_never_read_keep_few_pages() -> None:
+    scrapes = Scrapes(lambda: ([b"first", b"second"], "text/plain"), None)
+    unread = [(await scrapes.page()).parts() for _ in range(MOST_PAGES)]
+    assert [await anext(parts) for parts in unread] == [b"first"] * MOST_PAGES
+    newest = await scrapes.page()
+    with pytest.raises(ResponseCut):
+        await anext(unread[0])
+    assert await anext(unread[1]) == b"second"
+    assert await newest.body() == b"firstsecond"
+
+
+async def test_pages_that_were_read_cut_no_other() -> None:
+    scrapes = Scrapes(lambda: ([b"first", b"second"], "text/plain"), None)
+    slow = (await scrapes.page()).parts()
+    assert await anext(slow) == b"first"
+    for _ in range(2 * MOST_PAGES):
+        assert await read(scrapes, "") == (b"firstsecond", "text/plain")
+    assert await anext(slow) == b"second"
