@@ -1,4 +1,4 @@
-"""ModelServerConfig with more fields of one model: batching parameters, a response cache, the steps of an ensemble.
+"""ModelServerConfig with more fields of one model: batching, a response cache, an ensemble's steps, when it loads.
 
 This module copies the upstream message into a separate descriptor pool, because a pool holds one definition of each
 name. It parses the messages of upstream clients, and upstream messages preserve the fields as unknown fields.
@@ -22,6 +22,9 @@ RESPONSE_CACHE = "response_cache"
 RESPONSE_CACHE_NUMBER = 1002
 ENSEMBLE_SCHEDULING = "ensemble_scheduling"
 ENSEMBLE_SCHEDULING_NUMBER = 1003
+# A string: `always` or `on_demand`.
+LOAD_POLICY = "load_policy"
+LOAD_POLICY_NUMBER = 1004
 
 _FIELDS = (
     (BATCHING_PARAMETERS, BATCHING_PARAMETERS_NUMBER, batching_parameters_pb2.BatchingParameters.DESCRIPTOR),
@@ -63,6 +66,12 @@ def _extend(file: FileDescriptorProto) -> None:
             type=FieldDescriptorProto.TYPE_MESSAGE,
             type_name=f".{message.full_name}",
         )
+    model.field.add(
+        name=LOAD_POLICY,
+        number=LOAD_POLICY_NUMBER,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+        type=FieldDescriptorProto.TYPE_STRING,
+    )
 
 
 # The class exists only at run time, so it has no static type.

@@ -134,6 +134,7 @@ class Server:
         self._observation.log_writer.start()
         self._observation.loop_watch.start()
         self._loading.watchdog.start()
+        models.residency.start(models.manager)
         models.source.start()
         models.ensembles.start()
         if self._credentials is not None:
@@ -156,6 +157,7 @@ class Server:
         self._models.source.stop()
         # Stop the copies first: `manager.stop` waits for the loading threads, and a copy may take long.
         self._loading.remote.close()
+        self._models.residency.stop()
         self._models.manager.stop()
         self._loading.watchdog.stop()
         self._observation.loop_watch.stop()

@@ -53,6 +53,15 @@ HELP: Final[Mapping[str, str]] = {
     "load_timeout_seconds": "Time after which the server gives up a load, in seconds; 0: no limit.",
     "reload_roots": "Directories and URIs, such as gs://bucket/models, in which reload requests may name base paths.",
     "reload_log_roots": "Directories in which reload requests may name prefixes of request logs.",
+    "load_policy": (
+        "`always`: versions load when they are there, and stay. `on_demand`: a model loads at its first request. A "
+        "model's configuration overrides it."
+    ),
+    "idle_unload_seconds": "Time after its last request when a model that loads on demand unloads. 0: never.",
+    "model_memory_bytes": (
+        "Memory of all loaded versions above which the least recently used models that load on demand unload. 0: no "
+        "limit."
+    ),
     "response_cache_max_bytes": (
         "Maximum memory for the responses that the server keeps of each model, to answer equal requests without a "
         "run; 0 keeps none. response_cache in a model's configuration overrides it."

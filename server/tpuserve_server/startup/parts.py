@@ -17,7 +17,9 @@ from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.core.models.ensemble_source import EnsembleSource
 from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.manager import VersionManager
+from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.models.source import Source
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService, OverloadGate
@@ -106,6 +108,7 @@ class Loading:
     watchdog: Watchdog
     tracer: ChosenTracer | None
     versions: VersionLoader
+    memory: ModelMemory
 
     @classmethod
     def build(
@@ -123,6 +126,7 @@ class Loading:
         watchdog = Watchdog(clock, settings.watchdog)
         tracer = ChosenTracer(executor.tracer) if settings.server.enable_profiler else None
         device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
+        memory = ModelMemory(clock, settings.residency.model_memory_bytes)
         versions = VersionLoader(
             storage,
             executor,
@@ -131,8 +135,9 @@ class Loading:
             settings.loading.timeout_s,
             required_signatures(settings),
             journal,
+            memory,
         )
-        return cls(remote, storage, options, watchdog, tracer, versions)
+        return cls(remote, storage, options, watchdog, tracer, versions, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ class Models:
     source: Source
     ensembles: EnsembleSource
     configured: ConfiguredModels
+    residency: Residency
 
     @classmethod
     def build(
@@ -163,7 +169,8 @@ class Models:
         start = read_start_models(settings.models, config_file, record)
         registry = ModelRegistry(start.names, observation.metrics)
         shapes = ShapeRules(settings.server.lenient_shapes)
-        service = InferenceService(registry, clock, loading.watchdog, access, shapes)
+        residency = Residency(registry, clock, settings.residency)
+        service = InferenceService(registry, clock, loading.watchdog, access, shapes, residency)
         loader = EnsembleLoader(loading.versions, for_server(service.acquire))
         manager = VersionManager(registry, loader, clock, settings.loading)
         poll_wait_s = settings.models.file_system_poll_wait_seconds
@@ -190,9 +197,11 @@ class Models:
                 (loading.storage.check, observation.logs.check, loading.options.check),
             ),
             record,
+            settings.residency.load_policy,
         )
+        loading.memory.make_room_with(residency.dismiss_one)
         configured.observe(observation.logs.configure)
-        return cls(config_file, start, registry, service, manager, source, ensembles, configured)
+        return cls(config_file, start, registry, service, manager, source, ensembles, configured, residency)
 
 
 @dataclass(frozen=True, slots=True)

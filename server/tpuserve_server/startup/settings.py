@@ -13,7 +13,13 @@ from typing import Annotated, Any, Self, get_args, get_origin
 from tpuserve_server.access.options import IdentityOptions
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.serving.options import BudgetOptions
-from tpuserve_server.core.terms.options import LoadOptions, ReloadOptions, ResponseCacheOptions, WatchdogOptions
+from tpuserve_server.core.terms.options import (
+    LoadOptions,
+    ReloadOptions,
+    ResidencyOptions,
+    ResponseCacheOptions,
+    WatchdogOptions,
+)
 from tpuserve_server.core.terms.setting import Section, Setting
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
@@ -48,6 +54,7 @@ class Settings:
     budgets: BudgetOptions
     models: ModelSettings
     loading: LoadOptions
+    residency: ResidencyOptions
     response_cache: ResponseCacheOptions
     batching_source: BatchingSource
     batching: BatchingParameters

@@ -17,8 +17,9 @@ from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
+from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
-from tpuserve_server.core.system.memory import mapping_allocations, trim_memory
+from tpuserve_server.core.system.memory import mapping_allocations, total_size, trim_memory
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument, counted
@@ -160,12 +161,13 @@ class VersionLoader:
         timeout_s: float = 0,
         signatures: "RequiredSignatures | None" = None,
         journal: Journal | None = None,
+        memory: ModelMemory | None = None,
     ) -> None:
         """Create the loader. The batchers of all versions use `services`, but their watchdog ignores runs of warm-up.
 
         `timeout_s` is the time after which a load is given up; 0: never. A load then stops reading files. `signatures`
         refuses versions that are not signed; None: accept them. `journal` records loads and runs, and refuses those
-        that ended the process.
+        that ended the process. `memory` makes room for versions, and measures them.
         """
         self._storage = storage
         self._executor = executor
@@ -177,6 +179,7 @@ class VersionLoader:
         self._signatures = signatures
         self._caches = ResponseCaches()
         self._journal = journal
+        self._memory = ModelMemory(services.clock) if memory is None else memory
 
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         """Fetch, verify, load and warm up a version. Blocks until done.
@@ -221,6 +224,8 @@ class VersionLoader:
         finally:
             # Not in the background: it locks the allocator, and a low-priority thread could hold the lock for long.
             trim_memory()
+            if loaded.memory is not None:
+                loaded.memory.release()
             if loaded.path is not None:
                 self._storage.release(loaded.path)
 
@@ -247,11 +252,12 @@ class VersionLoader:
             precision=precision,
             batch_sizes=_batch_sizes(manifest, options.parameters),
         )
-        restore_started_s = self._clock.monotonic_s()
-        servable = self._load_recorded(servable_id, files)
-        restore_s = self._clock.monotonic_s() - restore_started_s
+        size_bytes = total_size(path, path / "variables")
         # Resources of the load. An error releases them in reverse order.
-        with contextlib.ExitStack() as undo:
+        with self._memory.loading(servable_id, files.fingerprint, size_bytes) as memory, contextlib.ExitStack() as undo:
+            restore_started_s = self._clock.monotonic_s()
+            servable = self._load_recorded(servable_id, files)
+            restore_s = self._clock.monotonic_s() - restore_started_s
             undo.callback(servable.close)
             batching = self._try_sequences(servable, choose_batching(servable, manifest, options))
             costs = CostModel()
@@ -281,7 +287,18 @@ class VersionLoader:
                 notes = (*notes, _cache_note(cache_bytes, why_not))
             evaluation = None if manifest is None else manifest.metrics
             loaded = LoadedVersion(
-                servable, batcher, notes, path, costs, labels, precision, responses, load_s, servable.ends, evaluation
+                servable,
+                batcher,
+                notes,
+                path,
+                costs,
+                labels,
+                precision,
+                responses,
+                load_s,
+                servable.ends,
+                evaluation,
+                memory,
             )
             undo.pop_all()
         return loaded

@@ -35,6 +35,7 @@ from tpuserve_server.core.batching.parameters import (
 from tpuserve_server.core.models.model_config import TENSORFLOW_PLATFORM, LoggingConfig, ModelConfig, VersionPolicy
 from tpuserve_server.core.terms.ensemble import Connections, Ensemble, EnsembleStep
 from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.options import LoadPolicy
 from tpuserve_server.core.terms.types import ModelSpec
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ def _model(model: ModelConfigProto) -> ModelConfig:
         batching=_batching(model) if model.HasField(BATCHING_PARAMETERS) else None,
         response_cache_max_bytes=_cache_bytes(model) if model.HasField(RESPONSE_CACHE) else None,
         ensemble=_ensemble(model) if model.HasField(ENSEMBLE_SCHEDULING) else None,
+        load_policy=_load_policy(model) if model.load_policy else None,
     )
 
 
@@ -104,6 +106,16 @@ def _cache_bytes(model: ModelConfigProto) -> int:
             f"Model {model.name}: response_cache.max_bytes must be at least 0; was {cache.max_bytes}."
         )
     return int(cache.max_bytes)
+
+
+def _load_policy(model: ModelConfigProto) -> LoadPolicy:
+    try:
+        return LoadPolicy(model.load_policy)
+    except ValueError:
+        expected = " or ".join(f"'{policy}'" for policy in LoadPolicy)
+        raise InvalidArgument(
+            f"Model {model.name}: load_policy must be {expected}; was '{model.load_policy}'."
+        ) from None
 
 
 def _ensemble(model: ModelConfigProto) -> Ensemble:

@@ -17,6 +17,7 @@ from tpuserve_server.core.models.transition import ModelLoad, Transition
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import FailedPrecondition, Internal, InvalidArgument
 from tpuserve_server.core.terms.name_rules import check_name
+from tpuserve_server.core.terms.options import LoadPolicy
 from tpuserve_server.core.terms.storage import Storage
 from tpuserve_server.core.terms.types import ServableId
 
@@ -44,9 +45,24 @@ def find_released(name: str, configs: Mapping[str, ModelConfig], loaded_along: C
     return removed
 
 
+def find_on_demand(configs: Sequence[ModelConfig], policy: LoadPolicy) -> set[str]:
+    """Return the models that load on demand. `policy` is that of models whose configuration has none.
+
+    Ensembles and the models of their steps always stay loaded: the signature of an ensemble comes from its steps.
+    """
+    ensembles = [config for config in configs if config.ensemble is not None]
+    stay = {config.name for config in ensembles}.union(*(_models_of(config) for config in ensembles))
+    on_demand = LoadPolicy.ON_DEMAND
+    return {config.name for config in configs if (config.load_policy or policy) is on_demand} - stay
+
+
+def _models_of(config: ModelConfig) -> frozenset[str]:
+    return config.ensemble.models if config.ensemble is not None else frozenset()
+
+
 def _step_models(name: str, configs: Mapping[str, ModelConfig]) -> frozenset[str]:
     config = configs.get(name)
-    return config.ensemble.models if config is not None and config.ensemble is not None else frozenset()
+    return _models_of(config) if config is not None else frozenset()
 
 
 logger = logging.getLogger(__name__)
@@ -71,10 +87,12 @@ class ConfiguredModels:
         clock: Clock,
         rules: ConfigurationRules,
         record: ChangeRecord | None = None,
+        load_policy: LoadPolicy = LoadPolicy.ALWAYS,
     ) -> None:
         """Start without configured models, except that those in `registry` are expected.
 
-        `record` keeps the changes of clients for the next process.
+        `record` keeps the changes of clients for the next process. `load_policy` is that of models whose configuration
+        has none.
         """
         self._registry = registry
         self._manager = manager
@@ -84,6 +102,7 @@ class ConfiguredModels:
         self._clock = clock
         self._rules = rules
         self._record = record
+        self._load_policy = load_policy
         self._request: bytes | None = None
         self._lock = threading.Lock()
         self._given: dict[str, ModelConfig] = {}
@@ -279,7 +298,7 @@ class ConfiguredModels:
         # Stop watching removed models before they are unloaded, and configure new models before watching them.
         stored = _stored(configs)
         self._source.watch([config for config in stored if config.name in self._registry.model_names()])
-        self._manager.configure(names)
+        self._manager.configure(names, find_on_demand(configs, self._load_policy))
         for config in configs:
             self._registry.assign_labels(
                 config.name, config.version_labels, even_if_unavailable=self._rules.labels_for_unavailable

@@ -11,6 +11,7 @@ from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.ends import VersionEnds
+from tpuserve_server.core.models.model_memory import HeldMemory
 from tpuserve_server.core.models.response_cache import CacheCounts, VersionResponses
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline
@@ -58,6 +59,7 @@ class LoadedVersion:
     `precision` is the manifest's, or None without one. `responses` is None for a version without response cache.
     `load_s` is the duration of the load without its warm-up, or None if it is unknown. `ends` has the forms of input
     that it refuses, or is None without a journal. `evaluation` is the manifest's as JSON, or None without one.
+    `memory` is what the version holds.
     """
 
     servable: Servable
@@ -71,6 +73,7 @@ class LoadedVersion:
     load_s: float | None = None
     ends: VersionEnds | None = None
     evaluation: Mapping[str, object] | None = None
+    memory: HeldMemory | None = None
 
     def queued(self) -> QueueDepth:
         """Return the waiting requests of all signatures."""

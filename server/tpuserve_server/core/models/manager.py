@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded, Loader
@@ -100,19 +100,41 @@ class VersionManager:
             self._unloads.review(name, aspired)
             self._advance(name)
 
-    def configure(self, names: Iterable[str]) -> None:
-        """Keep these models and unload all others when their requests have ended. Returns at once."""
+    def configure(self, names: Iterable[str], on_demand: Collection[str] = ()) -> None:
+        """Keep these models and unload all others when their requests have ended. Returns at once.
+
+        The models `on_demand` load after `demand`, and unload after `dismiss`.
+        """
         with self._lock:
-            self._registry.configure(names)
+            self._registry.configure(names, on_demand)
+            configured = set(self._registry.model_names())
             for name in self._registry.all_models():
-                if name not in self._registry.model_names():
+                if name not in configured:
                     self._review_failing(name, {})
                     self._review_attempts(name, {})
-                    self._advance(name)
+                self._advance(name)
+
+    def demand(self, name: str) -> None:
+        """Load a model that loads on demand. Returns at once."""
+        with self._lock:
+            self._registry.demand(name)
+            self._advance(name)
+
+    def dismiss(self, name: str) -> bool:
+        """Unload a model that loads on demand when its requests have ended, until the next `demand`. Returns at once.
+
+        Return False for a model that cannot leave.
+        """
+        with self._lock:
+            if not self._registry.dismiss(name):
+                return False
+            self._advance(name)
+            return True
 
     def retry(self, name: str) -> None:
-        """Load the failed versions of a model again, at once. Returns at once."""
+        """Load the failed versions of a model again, at once, and those that load on demand. Returns at once."""
         with self._lock:
+            self._registry.demand(name)
             self._registry.retry(name)
             for servable_id, failing in self._failing.items():
                 if servable_id.name == name and failing.waits and not self._stopping:

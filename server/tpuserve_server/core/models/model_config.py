@@ -7,6 +7,7 @@ from typing import Self
 
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.terms.ensemble import Ensemble
+from tpuserve_server.core.terms.options import LoadPolicy
 
 # Upstream's only platform (model_servers/model_platform_types.h).
 TENSORFLOW_PLATFORM = "tensorflow"
@@ -83,7 +84,8 @@ class ModelConfig:
 
     `version_labels` maps labels to version numbers. `batching` overrides the parameters for all models, for versions
     that are loaded later. `response_cache_max_bytes` does so for the bound of the response cache; 0 is no cache. A
-    model with an `ensemble` has no base path. No field has been checked yet.
+    model with an `ensemble` has no base path. `load_policy` overrides that of all models. No field has been checked
+    yet.
     """
 
     name: str
@@ -95,3 +97,4 @@ class ModelConfig:
     batching: BatchingParameters | None = None
     response_cache_max_bytes: int | None = None
     ensemble: Ensemble | None = None
+    load_policy: LoadPolicy | None = None

@@ -1,10 +1,10 @@
 """ModelRecord: the state of one model and its versions in the registry. The registry's lock guards all of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded
@@ -13,6 +13,8 @@ from tpuserve_server.core.terms.types import LoadProgress, Pending, ServableId, 
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
+# The state of a version that loads on demand, for people.
+NOT_LOADED: Final = "not loaded: the next request for the model loads it"
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +76,10 @@ class ModelRecord:
     `expect_report`. `labels` are those that requests may use. `pending` holds labels that take effect when their
     version is AVAILABLE. `arriving` holds the missing parts in its base path. `is_settled`: the start of the model has
     ended, as `settle_start` describes.
+
+    `loads_on_demand`: its versions load at its first request, and may unload while nobody uses them. Until then, and
+    after that, `is_demanded` is False. `is_warming` is True from then until all of them serve or have failed. `used_s`
+    is the monotonic time of its last request.
     """
 
     is_awaited: bool = False
@@ -85,10 +91,30 @@ class ModelRecord:
     pending: dict[str, int] = field(default_factory=dict)
     arriving: Pending = field(default_factory=Pending)
     is_settled: bool = False
+    loads_on_demand: bool = False
+    is_demanded: bool = False
+    is_warming: bool = False
+    used_s: float = 0.0
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether its versions stay out of memory until the next request."""
+        return self.loads_on_demand and not self.is_demanded
+
+    @property
+    def is_listed_on_demand(self) -> bool:
+        """Whether the server is ready for requests that load it: it has a version to load."""
+        return self.loads_on_demand and bool(self.wanted)
 
     def statuses(self, name: str) -> list[VersionStatus]:
         """Return every version, newest first. A version that is not complete is in START, with what it lacks."""
         known = {number: version.status() for number, version in self.versions.items()}
+        if self.is_dormant:
+            known.update(
+                (number, replace(status, waits=NOT_LOADED, notes=(NOT_LOADED, *status.notes)))
+                for number, status in known.items()
+                if status.state is State.START
+            )
         for number, lacks in self.arriving.versions.items():
             waits = f"not complete yet: {lacks}"
             known.setdefault(number, VersionStatus(ServableId(name, number), State.START, notes=(waits,), waits=waits))
@@ -107,11 +133,12 @@ class ModelRecord:
             self.versions[number] = VersionRecord(wanted[number])
         self.wanted = wanted
         self._forget_old()
+        self.settle_warming()
 
     def remove(self) -> None:
         """Mark the model as no longer configured. None of its versions is wanted, and it loses its labels."""
         self.aspire({})
-        self.is_configured = self.is_awaited = False
+        self.is_configured = self.is_awaited = self.is_demanded = self.is_warming = False
         self.wanted = None
         self.arriving = Pending()
         self.labels.clear()
@@ -158,13 +185,22 @@ class ModelRecord:
             # It was wanted again during its unload.
             if version.is_aspired and version.state is State.END and version.error is None and not is_closing:
                 self.versions[number] = VersionRecord(version.aspired)
+        self.settle_warming()
+
+    def settle_warming(self) -> None:
+        """End the time of `is_warming` if every wanted version serves or has failed."""
+        changing = (State.START, State.LOADING, State.UNLOADING)
+        wanted = [version for version in self.versions.values() if version.is_aspired]
+        if self.is_warming and self.wanted is not None:
+            self.is_warming = any(version.state in changing and not version.waits for version in wanted)
 
     def settle_start(self) -> str:
         """Return what the start of this model waits for, for people, or "" once and for all when it has ended.
 
         Requests for every version that the policy chose, and for every label, then get their final outcome: each
         version serves or its load has failed at least once, and the labels of versions that serve have taken effect.
-        Versions whose files are still being copied delay it only if a label refers to them.
+        Versions whose files are still being copied delay it only if a label refers to them, and those that load on
+        demand do not.
         """
         waits = "" if self.is_settled else self._describe_start()
         self.is_settled = not waits
@@ -192,6 +228,24 @@ class ModelRecord:
         return self.is_configured and (
             not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
         )
+
+    def demand(self, now_s: float) -> None:
+        """Want the versions in memory. The manager loads those that are not."""
+        self.is_warming = self.is_warming or self.is_dormant
+        self.is_demanded, self.used_s = True, now_s
+
+    def comes_on_demand(self) -> bool:
+        """Return whether a request that waits gets an answer: the versions load at a request, or are loading."""
+        is_coming = self.loads_on_demand and (self.is_warming or self.is_dormant)
+        return is_coming and self.is_configured and not self.arriving.reason and self.wanted != {}
+
+    def can_leave(self) -> bool:
+        """Return whether the versions may unload until the next request."""
+        return self.loads_on_demand and self.is_demanded and not self.is_warming and self.latest is not None
+
+    def in_use(self) -> bool:
+        """Return whether a request holds one of the versions."""
+        return any(version.handles for version in self.versions.values())
 
     def is_starting(self, number: int) -> bool:
         """Return whether this version may still come with the start of the model, so that a later request may succeed.
@@ -252,6 +306,7 @@ class ModelRecord:
             if (version := self.versions.get(number)) is not None
             and version.state in (State.START, State.LOADING)
             and not version.waits
+            and not self.loads_on_demand
         ]
         coming = [
             f"version {number} is not complete yet: {lacks}"
@@ -325,7 +380,7 @@ def why_not_ready(models: Mapping[str, ModelRecord]) -> str:
     """Return why a server with these models is not ready, as `ModelRegistry.why_not_ready` describes, or ""."""
     if not models:
         return "no model is configured"
-    missing = [name for name, model in models.items() if model.latest is None]
+    missing = [name for name, model in models.items() if model.latest is None and not model.is_listed_on_demand]
     awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
     if awaited or len(missing) == len(models):
         return _describe_missing(models, awaited or missing)

@@ -1,14 +1,15 @@
 """ModelRegistry: the existing versions, their states, and how many handles requests hold on them."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_record import ModelRecord, ServableHandle, VersionRecord, why_not_ready
 from tpuserve_server.core.system.changes import Listeners
-from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, NotLoaded, ServingError, Unavailable
 from tpuserve_server.core.terms.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
 # Resolution of a request's label or version, and the errors for requests that no version can answer.
@@ -22,10 +23,13 @@ def resolve_label(model: ModelRecord | None, name: str, label: str) -> int:
     Raises:
         InvalidArgument: the label is unknown.
         Unavailable: the version of the label is not loaded yet.
+        NotLoaded: it loads on demand.
     """
     number = model.labels.get(label) if model is not None else None
     if number is not None:
         return number
+    if model is not None and label in model.pending and model.comes_on_demand():
+        raise NotLoaded(name)
     if model is not None and model.is_label_coming(label):
         raise Unavailable(f"Label {label} of model {name} has no version ready yet: {model.describe()}")
     raise InvalidArgument(f"Unrecognized servable version label: {label}")
@@ -33,6 +37,8 @@ def resolve_label(model: ModelRecord | None, name: str, label: str) -> int:
 
 def why_not(model: ModelRecord | None, name: str, number: int | None) -> ServingError:
     """Return why a version does not answer requests, or why none does if `number` is None."""
+    if model is not None and (number is None or number in model.versions) and model.comes_on_demand():
+        return NotLoaded(name)
     if number is not None:
         if model is not None and model.is_starting(number):
             return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")
@@ -61,9 +67,13 @@ class ModelRegistry:
     answer.
     """
 
-    def __init__(self, model_names: Iterable[str], metrics: Metrics) -> None:
-        """Await these models: the server is not ready without them. No model has versions yet."""
+    def __init__(self, model_names: Iterable[str], metrics: Metrics, now: Callable[[], float] = time.monotonic) -> None:
+        """Await these models: the server is not ready without them. No model has versions yet.
+
+        `now` returns the monotonic time in seconds.
+        """
         self._metrics = metrics
+        self._now = now
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._models = {name: ModelRecord(is_awaited=True) for name in model_names}
@@ -85,6 +95,7 @@ class ModelRegistry:
             InvalidArgument: the label is unknown.
             NotFound: the model or version does not exist.
             Unavailable: the model's first versions are not loaded yet, or the server is shutting down.
+            NotLoaded: `Residency.loaded` waits until the version answers.
         """
         with self._lock:
             model, label = self._models.get(spec.name), spec.version_label
@@ -95,6 +106,11 @@ class ModelRegistry:
                 version = model.latest if number is None else model.versions.get(number)
             if self._closed or version is None or version.loaded is None or version.state is not State.AVAILABLE:
                 raise shutting_down() if self._closed else why_not(model, spec.name, number)
+            if model is not None and model.loads_on_demand:
+                if model.is_warming:
+                    # Another version may be the one that the spec means.
+                    raise NotLoaded(spec.name)
+                model.used_s = self._now()
             version.handles += 1
             return ServableHandle(self._release, version, version.loaded)
 
@@ -109,6 +125,12 @@ class ModelRegistry:
         with self._lock:
             model = self._models.get(name)
             return model.arriving.reason if model is not None else ""
+
+    def comes_on_demand(self, name: str) -> bool:
+        """Return whether requests for a model wait until it is loaded."""
+        with self._lock:
+            model = self._models.get(name)
+            return model is not None and not self._closed and model.comes_on_demand()
 
     def is_unread(self, name: str) -> bool:
         """Return whether the server has not read the base path of a model yet, so that its versions are unknown."""
@@ -162,17 +184,19 @@ class ModelRegistry:
         """Return whether a label takes effect once this version is AVAILABLE."""
         with self._lock:
             model = self._models.get(servable_id.name)
-            return model is not None and servable_id.version in model.pending.values()
+            return model is not None and servable_id.version in model.pending.values() and not model.is_dormant
 
     def failures(self, name: str) -> list[tuple[ServableId, ServingError]] | None:
         """Return None while the model may still become available, [] once it serves, else each wanted version's error.
+
+        A model that loads on demand serves once its versions are known.
 
         Raises:
             Unavailable: the model is no longer configured, or the server is shutting down.
         """
         with self._lock:
             model = self._configured(name)
-            if model.latest is not None:
+            if model.latest is not None or (model.is_dormant and model.wanted):
                 return []
             return model.failures() if model.has_failed() else None
 
@@ -204,12 +228,19 @@ class ModelRegistry:
 
     # Called by the configuration.
 
-    def configure(self, names: Iterable[str]) -> None:
-        """Keep these models and remove all others. The manager must then unload the removed models' versions."""
+    def configure(self, names: Iterable[str], on_demand: Collection[str] = ()) -> None:
+        """Keep these models and remove all others. The manager must then unload the removed models' versions.
+
+        The models `on_demand` load at their first request.
+        """
         with self._lock:
             wanted = set(names)
             for name in wanted:
-                self._models.setdefault(name, ModelRecord()).is_configured = True
+                model = self._models.setdefault(name, ModelRecord())
+                model.is_configured = True
+                # A model that was loaded from the start stays until it is idle.
+                model.is_demanded = model.is_demanded or model.latest is not None
+                model.loads_on_demand = name in on_demand
             for name, model in self._models.items():
                 if name not in wanted and model.is_configured:
                     model.remove()
@@ -263,6 +294,24 @@ class ModelRegistry:
             if model is not None:
                 model.retry(version)
 
+    def demand(self, name: str) -> None:
+        """Want a model in memory that loads on demand. Ignored for an unknown model."""
+        with self._lock:
+            if (model := self._models.get(name)) is not None and model.loads_on_demand:
+                model.demand(self._now())
+
+    def dismiss(self, name: str) -> bool:
+        """Want a model out of memory until its next request. The manager then unloads its versions.
+
+        Return False for a model that cannot leave.
+        """
+        with self._lock:
+            model = self._models.get(name)
+            if model is None or not model.can_leave():
+                return False
+            model.is_demanded = False
+            return True
+
     def close(self) -> None:
         """Return no more handles, because the server is shutting down. Clients must use another server."""
         with self._lock:
@@ -275,10 +324,12 @@ class ModelRegistry:
             return list(self._models)
 
     def snapshot(self, name: str) -> list[tuple[AspiredVersion, State, bool]]:
-        """Return each version with its state and whether it is aspired."""
+        """Return each version with its state and whether it should be in memory."""
         with self._lock:
             model = self._models.get(name)
-            return [(v.aspired, v.state, v.is_aspired) for v in model.versions.values()] if model is not None else []
+            if model is None:
+                return []
+            return [(v.aspired, v.state, v.is_aspired and not model.is_dormant) for v in model.versions.values()]
 
     def loading(self, servable_id: ServableId) -> AspiredVersion | None:
         """Begin a load, or begin it again after a failure. Return None if the version is no longer requested."""
@@ -302,6 +353,7 @@ class ModelRegistry:
         """Record why the next try of a failed load waits, for the status. Empty: the try begins now."""
         with self._lock:
             self._get(servable_id).waits = why
+            self._models[servable_id.name].settle_warming()
         self._notify()
 
     def available(self, servable_id: ServableId, loaded: Loaded) -> None:

@@ -9,6 +9,7 @@ from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion, VersionDetails, details_of
 from tpuserve_server.core.models.model_record import ModelStates, ServableHandle, is_starting, loaded_of, states_of
 from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, Recall
 from tpuserve_server.core.serving.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.serving.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
@@ -56,11 +57,12 @@ class InferenceService:
         watchdog: Watchdog | None = None,
         access: ModelAccess | None = None,
         shapes: ShapeRules = EXACT_SHAPES,
+        residency: Residency | None = None,
     ) -> None:
         """Serve the models in `registry`. Without `watchdog`, the process is always live.
 
         `access` limits the models that requests name or list. None: all clients may use all models.
-        `shapes` are the rules for the inputs of requests.
+        `shapes` are the rules for the inputs of requests. `residency` loads models on demand; None: all are loaded.
         """
         self._registry = registry
         # The models for which a call of `recall` may be useful: a version of theirs has or had a response cache.
@@ -68,10 +70,22 @@ class InferenceService:
         self._watchdog = watchdog
         self._access = access
         self._shapes = shapes
+        self._residency = residency
         self._clock = clock
         self._timers = RareTimersByLoop()
         self._draining = False
         self._drain_listeners = Listeners("the drain")
+
+    async def loaded(self, spec: ModelSpec, deadline: Deadline) -> None:
+        """Wait until the model is in memory, if it loads on demand. Call it before `acquire`.
+
+        Return at once for all other models, and for those that do not exist or that the client may not use.
+
+        Raises:
+            NotLoaded: `deadline` is near. The load continues.
+        """
+        if self._residency is not None and self.allows(spec.name):
+            await self._residency.loaded(spec.name, deadline)
 
     def acquire(self, spec: ModelSpec) -> AcquiredModel:
         """Hold the model and signature that a spec resolves to. Front-ends use the signature to decode, then predict.

@@ -229,6 +229,20 @@ class Unavailable(ServingError):
     may_pass = True
 
 
+class NotLoaded(Unavailable):
+    """The model loads on demand, and is not in memory. A request that can wait does."""
+
+    def __init__(self, model: str, message: str = "", retry_after_s: float = 1.0) -> None:
+        """`retry_after_s`: seconds until the model may answer."""
+        super().__init__(message or f"Model {model} is not loaded yet: the server loads it now")
+        self.model = model
+        self.retry_after_s: float = retry_after_s
+
+    def with_message(self, message: str) -> Self:
+        """Return this error with another message. See `ServingError.with_message`."""
+        return type(self)(self.model, message, self.retry_after_s)
+
+
 class DeviceLost(Unavailable):
     """The device no longer works, whatever the request. Another process may be able to use it again."""
 

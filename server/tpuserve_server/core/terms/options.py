@@ -1,5 +1,6 @@
 """Options of models: loads, reloads, response cache, watchdog. Light imports only: the command line uses it."""
 
+import enum
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,27 @@ class LoadOptions:
     def retry_interval_s(self) -> float:
         """Pause between two tries in seconds, at least 0."""
         return max(self.retry_interval_micros / 1e6, 0.0)
+
+
+class LoadPolicy(enum.StrEnum):
+    """When the versions of a model load: as soon as they are there, and they stay, or at the first request."""
+
+    ALWAYS = "always"
+    ON_DEMAND = "on_demand"
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyOptions:
+    """Which models are in memory.
+
+    `load_policy` is that of the models whose configuration has none. A model that loads on demand unloads
+    `idle_unload_s` seconds after its last request; 0: never. It also unloads if another model would exceed
+    `model_memory_bytes`, the limit of the memory of all versions; 0: none.
+    """
+
+    load_policy: Annotated[LoadPolicy, Setting("Models")] = LoadPolicy.ALWAYS
+    idle_unload_s: Annotated[float, Setting("Models", name="idle_unload_seconds", at_least=0, at_most=MAX_WAIT_S)] = 0
+    model_memory_bytes: Annotated[int, Setting("Models", at_least=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)

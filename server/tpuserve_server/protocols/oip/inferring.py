@@ -80,6 +80,7 @@ class Inferring:
             priority = parameters.priority
         if parameters.timeout_s is not None:
             deadline = Deadline(min(deadline.at_s, measured.received_s + parameters.timeout_s))
+        await self._service.loaded(spec, deadline)
         with acquire_model(self._service, spec) as model:
             measured.runs(model, model.signature.name, priority)
             model.check_deadline(deadline, priority)

@@ -12,7 +12,14 @@ from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM
 from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.terms.ensemble import EnsembleStep
-from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound, ServingError, Unavailable
+from tpuserve_server.core.terms.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    NotLoaded,
+    ServingError,
+    Unavailable,
+)
 from tpuserve_server.core.terms.statistics import VersionStatistics
 from tpuserve_server.core.terms.types import DEFAULT_SIGNATURE_NAME, ModelMetadata, ModelSpec, ServableId, State
 from tpuserve_server.protocols.options import SERVER_NAME
@@ -135,9 +142,14 @@ def describe_model(service: InferenceService, spec: ModelSpec) -> ModelDescripti
 
 
 def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
-    """Return why the model, or the version that the spec names, does not answer requests, or "" if it does."""
+    """Return why the model, or the version that the spec names, does not answer requests, or "" if it does.
+
+    A model that loads on demand answers.
+    """
     try:
         servable_id = _find_metadata(service, spec).servable
+    except NotLoaded:
+        return ""
     except (NotFound, Unavailable, FailedPrecondition) as error:
         # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message

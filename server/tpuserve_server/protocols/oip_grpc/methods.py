@@ -135,7 +135,9 @@ class MetadataMethods:
         with self._meter.call("ModelMetadata", context) as measured:
             request = _parse_request(ModelMetadataRequest, body)
             measured.model = request.name
-            return encode_model(describe_model(self._service, parse_model_spec(request.name, request.version)))
+            spec = parse_model_spec(request.name, request.version)
+            await self._service.loaded(spec, context.deadline)
+            return encode_model(describe_model(self._service, spec))
 
 
 def _parse_request(kind: type[_Request], body: bytes) -> _Request:
@@ -181,6 +183,7 @@ class AdministrationMethods:
             measured.model = request.name
             spec = parse_model_spec(request.name, request.version)
             administration = self._administration
+            await administration.service.loaded(spec, context.deadline)
             return encode_model_config(describe_config(administration.service, administration.models, spec))
 
     async def model_statistics(self, body: bytes, context: CallContext) -> bytes:

@@ -52,6 +52,7 @@ class AdministrationHandlers:
 
     async def _config(self, route: Route, call: HttpCall) -> HttpResponse:
         administration = self._administration
+        await administration.service.loaded(route.spec, call.deadline)
         facts = describe_config(administration.service, administration.models, route.spec)
         return _json(model_config_to_json(facts))
 

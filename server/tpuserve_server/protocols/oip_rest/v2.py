@@ -242,6 +242,7 @@ class V2:
         return _readiness({"name": name}, why_model_not_ready(self._service, route.spec))
 
     async def _model_metadata(self, route: Route, call: HttpCall) -> HttpResponse:
+        await self._service.loaded(route.spec, call.deadline)
         return _json(model_to_json(describe_model(self._service, route.spec)))
 
 

@@ -76,6 +76,7 @@ class ExampleMethods:
             request = await self._parse(parse_multi_inference_request, body)
             measured.model = request.tasks[0].spec.name
             priority = context.priority
+            await self._service.loaded(request.tasks[0].spec, context.deadline)
             with self._service.acquire_version(request.tasks[0].spec) as version:
                 measured.runs(version)
                 runs = find_task_runs(version.signatures, request.tasks, check_method_names=self._check_method_names)
@@ -101,6 +102,7 @@ class ExampleMethods:
             request = await self._parse(parse_example_request, body, method.request_name)
             measured.model = request.spec.name
             priority = context.priority
+            await self._service.loaded(request.spec, context.deadline)
             with self._service.acquire_version(request.spec) as version:
                 run = find_run(
                     version.signatures, method, request.signature_name, check_method_name=self._check_method_names

@@ -116,6 +116,7 @@ class PredictionMethods:
                 measured.recalls(recall, recall.found.signature_name)
                 self._log(spec.name, recall.servable_id, recall.found.signature_name, body, recall.found.body)
                 return recall.found.body
+            await self._service.loaded(spec, context.deadline)
             with self._service.acquire(spec) as model:
                 measured.runs(model, model.signature.name, priority)
                 model.check_deadline(context.deadline, priority)
@@ -144,6 +145,7 @@ class PredictionMethods:
         with self._meter.call("GetModelMetadata", context) as measured:
             request = decode_metadata_request(body)
             measured.model = request.spec.name
+            await self._service.loaded(request.spec, context.deadline)
             return encode_metadata_response(self._service.metadata(request.spec), request.fields)
 
 

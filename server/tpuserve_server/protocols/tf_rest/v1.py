@@ -87,6 +87,7 @@ class RestExamples:
         else:
             request = decode_json_examples(body, self._max_repeated_bytes)
         measured.examples = len(request.examples)
+        await self._service.loaded(target, call.deadline)
         with self._service.acquire_version(target) as version:
             run = find_run(
                 version.signatures, method, request.signature_name, check_method_name=self._check_method_names
@@ -210,7 +211,7 @@ class V1:
         measured.method = route.action.value
         if route.action in _METHODS:
             return self._examples.infer(route.action, route.spec, call)
-        return self._look_up(route, call.scope)
+        return self._look_up(route, call)
 
     def facts_of(self, method: str, path: bytes) -> RouteFacts:
         """Return the facts about a request. The list, a preflight and an invalid path have no model."""
@@ -220,11 +221,13 @@ class V1:
             return UNKNOWN_ROUTE
         return RouteFacts(route.access, route.action.value, route.spec.name or None)
 
-    async def _look_up(self, route: Route, scope: "Scope") -> HttpResponse:
+    async def _look_up(self, route: Route, call: HttpCall) -> HttpResponse:
         if route.action is Action.PREFLIGHT:
-            _check_preflight(scope)
+            _check_preflight(call.scope)
             return HttpResponse(200, b"")
-        return HttpResponse(200, orjson.dumps(self._describe(route, scope)))
+        if route.action is Action.METADATA:
+            await self._service.loaded(route.spec, call.deadline)
+        return HttpResponse(200, orjson.dumps(self._describe(route, call.scope)))
 
     async def _predict(self, target: ModelSpec, call: HttpCall) -> HttpResponse:
         body = await call.read_body()
@@ -254,6 +257,7 @@ class V1:
             parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)
         if is_vertex:
             with_parameters(parsed)
+        await self._service.loaded(target, call.deadline)
         with self._acquire(target.with_signature(parsed.signature_name)) as model:
             call.measured.runs(model, model.signature.name, call.priority)
             model.check_deadline(call.deadline, call.priority)

@@ -1,0 +1,128 @@
+"""Residency: which of the models that load on demand are in memory, and who waits for them."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from tpuserve_server.core.models.manager import VersionManager
+from tpuserve_server.core.models.model_record import ModelRecord
+from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.system.changes import wait_until
+from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
+from tpuserve_server.core.terms.errors import NotLoaded
+from tpuserve_server.core.terms.options import ResidencyOptions
+
+# A request stops waiting this long before the client's deadline, so that its response still arrives.
+_FAREWELL_S = 0.1
+
+
+class Residency:
+    """Loads models at their first request. Unloads those that are idle, and the least recently used ones for others.
+
+    The registry holds the states of the models, and the manager changes them. `_changed` guards `_waiting`, the
+    requests by the model that they wait for, and `_stopping`.
+    """
+
+    def __init__(self, registry: ModelRegistry, clock: WaitingClock, options: ResidencyOptions) -> None:
+        """Do nothing before `start`."""
+        self._registry = registry
+        self._clock = clock
+        self._idle_s = options.idle_unload_s
+        self._manager: VersionManager | None = None
+        self._changed = threading.Condition()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._unload_idle, name="idle-models")
+
+    def start(self, manager: VersionManager) -> None:
+        """Load and unload with `manager` from now on."""
+        self._manager = manager
+        self._registry.subscribe(self._on_change)
+        if self._idle_s:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Unload no more idle models, and join the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    async def loaded(self, name: str, deadline: Deadline) -> None:
+        """Load a model that loads on demand, and wait until it serves or has failed. Return at once for any other.
+
+        Raises:
+            NotLoaded: `deadline` is near. The load continues.
+        """
+        if self._manager is None or not self._registry.comes_on_demand(name):
+            return
+        # In a thread, because it waits for the manager's lock.
+        await asyncio.to_thread(self._manager.demand, name)
+        remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
+        try:
+            async with asyncio.timeout(remaining_s if deadline.is_finite else None):
+                await wait_until(partial(self._await, name), lambda: not self._registry.comes_on_demand(name))
+        except TimeoutError:
+            raise NotLoaded(name) from None
+
+    def dismiss_one(self) -> str:
+        """Begin to unload the least recently used model that may leave, and return its name, or "" if there is none.
+
+        A model that a request waits for stays, and one that a request holds leaves last.
+        """
+        if self._manager is None:
+            return ""
+        with self._changed:
+            awaited = set(self._waiting)
+        names = self._registry.read(partial(_least_recently_used, awaited))
+        return next((name for name in names if self._manager.dismiss(name)), "")
+
+    def _await(self, name: str, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_change` when the model has been loaded, or has failed. Return a function that stops this."""
+        with self._changed:
+            self._waiting.setdefault(name, []).append(on_change)
+
+        def leave() -> None:
+            with self._changed:
+                self._waiting[name].remove(on_change)
+                if not self._waiting[name]:
+                    del self._waiting[name]
+
+        return leave
+
+    def _on_change(self) -> None:
+        """Wake the requests whose model has been loaded or has failed. Called by the threads that change models."""
+        with self._changed:
+            waiting = {name: list(calls) for name, calls in self._waiting.items()}
+            self._changed.notify_all()
+        for name, calls in waiting.items():
+            if not self._registry.comes_on_demand(name):
+                for call in calls:
+                    call()
+
+    def _unload_idle(self) -> None:
+        while True:
+            idle, next_s = self._registry.read(partial(_idle_models, self._clock.monotonic_s() - self._idle_s))
+            for name in idle:
+                if self._manager is not None:
+                    self._manager.dismiss(name)
+            with self._changed:
+                if not self._stopping:
+                    self._clock.wait_until(self._changed, next_s + self._idle_s)
+                if self._stopping:
+                    return
+
+
+def _least_recently_used(awaited: Collection[str], models: Mapping[str, ModelRecord]) -> list[str]:
+    can_leave = [name for name, model in models.items() if model.can_leave() and name not in awaited]
+    return sorted(can_leave, key=lambda name: (models[name].in_use(), models[name].used_s))
+
+
+def _idle_models(since_s: float, models: Mapping[str, ModelRecord]) -> tuple[list[str], float]:
+    """Return the models without a request since `since_s`, and the time of the earliest last request of the others."""
+    used_s = {name: model.used_s for name, model in models.items() if model.can_leave() and not model.in_use()}
+    idle = [name for name, at_s in used_s.items() if at_s <= since_s]
+    return idle, min((at_s for at_s in used_s.values() if at_s > since_s), default=math.inf)
