@@ -49,11 +49,13 @@ class ExchangeOptions:
 
 
 class HttpCall:
-    """One request in flight, as a protocol sees it. `read_body` sets `deadline` and `priority`."""
+    """One request in flight, as a protocol sees it.
+
+    `read_body` sets `deadline` and `priority`. Without a body, the request has no deadline.
+    """
 
     __slots__ = ("_exchange", "_receive", "deadline", "measured", "priority", "scope")
 
-    deadline: Deadline
     priority: Priority
 
     def __init__(self, exchange: "Exchange", scope: "Scope", receive: "Receive", measured: MeasuredRequest) -> None:
@@ -63,6 +65,7 @@ class HttpCall:
         self.scope = scope
         # The protocol records the method, model, version and signature here.
         self.measured = measured
+        self.deadline = Deadline.never()
 
     def read_observed(self) -> None:
         """Read the headers of a request without a body that ask for timing or a trace.

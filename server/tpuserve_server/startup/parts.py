@@ -169,7 +169,7 @@ class Models:
         start = read_start_models(settings.models, config_file, record)
         registry = ModelRegistry(start.names, observation.metrics)
         shapes = ShapeRules(settings.server.lenient_shapes)
-        residency = Residency(registry, clock, settings.residency)
+        residency = Residency(registry, clock, settings.residency, loading.memory)
         service = InferenceService(registry, clock, loading.watchdog, access, shapes, residency)
         loader = EnsembleLoader(loading.versions, for_server(service.acquire))
         manager = VersionManager(registry, loader, clock, settings.loading)
@@ -199,7 +199,6 @@ class Models:
             record,
             settings.residency.load_policy,
         )
-        loading.memory.make_room_with(residency.dismiss_one)
         configured.observe(observation.logs.configure)
         return cls(config_file, start, registry, service, manager, source, ensembles, configured, residency)
 

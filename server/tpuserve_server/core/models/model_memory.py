@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from tpuserve_server.core.system.memory import allocated_bytes, trim_memory
@@ -45,7 +46,7 @@ class ModelMemory:
 
     `_sizes` are the measured sizes by version and fingerprint. `_held` is the memory of the versions that are loaded or
     that load now, and `_leaving` the models that unload to make room. `_changes` counts the starts and ends of loads
-    and unloads.
+    and unloads, and `_looks` the calls of `reconsider`.
     """
 
     def __init__(self, clock: Clock, limit_bytes: int = 0, *, patience_s: float = _PATIENCE_S) -> None:
@@ -60,6 +61,7 @@ class ModelMemory:
         self._held: set[HeldMemory] = set()
         self._leaving: set[str] = set()
         self._changes = 0
+        self._looks = 0
 
     def make_room_with(self, dismiss_one: Callable[[], str]) -> None:
         """Call `dismiss_one` when a load lacks memory. It begins to unload a model and returns its name, or ""."""
@@ -88,18 +90,18 @@ class ModelMemory:
         with self._changed:
             measured_bytes = max(grown_bytes, files_bytes)
             if self._changes == changes:
-                self._sizes[key] = measured_bytes
+                self._sizes.setdefault(key, measured_bytes)
             self._changes += 1
             held.size_bytes = self._sizes.get(key, measured_bytes)
-            # This may be more than the room that was made.
-            while self._lacks(0) and self._dismiss():
-                pass
+        # This may be more than the room that was made.
+        while self._lacks(0) and self._dismiss():
+            pass
 
     def relieve(self) -> bool:
         """Unload the least recently used model that may leave, and wait for its end. Return False if there is none."""
+        if not self._leaving and not self._dismiss():
+            return False
         with self._changed:
-            if not self._leaving and not self._dismiss():
-                return False
             leaving = set(self._leaving)
             self._changed.wait_for(lambda: not leaving <= self._leaving, self._patience_s)
         trim_memory()
@@ -117,40 +119,53 @@ class ModelMemory:
             name = held.servable_id.name
             if all(other.servable_id.name != name for other in self._held):
                 self._leaving.discard(name)
+        self.reconsider()
+
+    def reconsider(self) -> None:
+        """Let loads that wait for room look again, because another model may leave now."""
+        with self._changed:
+            self._looks += 1
             self._changed.notify_all()
 
     def _take(self, servable_id: ServableId, size_bytes: int) -> tuple[HeldMemory, int]:
         """Hold memory for a version, and return it with the number of changes so far."""
         give_up_s = self._clock.monotonic_s() + self._patience_s
-        with self._changed:
-            while self._limit_bytes and self._held_bytes() + size_bytes > self._limit_bytes:
-                if self._lacks(size_bytes) and self._dismiss():
-                    continue
-                remaining_s = give_up_s - self._clock.monotonic_s()
-                if remaining_s <= 0 or size_bytes > self._limit_bytes or not self._changed.wait(remaining_s):
-                    raise ResourceExhausted(self._describe(size_bytes))
-            held = HeldMemory(servable_id, size_bytes, self._released)
-            self._held.add(held)
-            self._changes += 1
-            return held, self._changes
+        while True:
+            with self._changed:
+                looks, held_bytes = self._looks, sum(held.size_bytes for held in self._held)
+                if not self._limit_bytes or held_bytes + size_bytes <= self._limit_bytes:
+                    held = HeldMemory(servable_id, size_bytes, self._released)
+                    self._held.add(held)
+                    self._changes += 1
+                    return held, self._changes
+            if self._lacks(size_bytes) and self._dismiss():
+                continue
+            remaining_s = give_up_s - self._clock.monotonic_s()
+            with self._changed:
+                waits = remaining_s > 0 and size_bytes <= self._limit_bytes
+                if not waits or not self._changed.wait_for(partial(self._has_looks_beyond, looks), remaining_s):
+                    raise ResourceExhausted(self._describe(size_bytes, held_bytes))
 
-    def _held_bytes(self) -> int:
-        return sum(held.size_bytes for held in self._held)
+    def _has_looks_beyond(self, looks: int) -> bool:
+        return self._looks != looks
 
     def _lacks(self, size_bytes: int) -> bool:
         """Return whether there is too little room for `size_bytes` even without the models that leave."""
-        stays = sum(held.size_bytes for held in self._held if held.servable_id.name not in self._leaving)
+        with self._changed:
+            stays = sum(held.size_bytes for held in self._held if held.servable_id.name not in self._leaving)
         return bool(self._limit_bytes) and stays + size_bytes > self._limit_bytes
 
     def _dismiss(self) -> bool:
+        """Begin to unload a model. Called without the lock, because the manager's is taken in it."""
         name = self._dismiss_one()
-        if name:
-            self._leaving.add(name)
+        with self._changed:
+            if any(held.servable_id.name == name for held in self._held):
+                self._leaving.add(name)
         return bool(name)
 
-    def _describe(self, size_bytes: int) -> str:
+    def _describe(self, size_bytes: int, held_bytes: int) -> str:
         return (
-            f"the version needs {size_bytes / _MIB:.0f} MiB, and {self._held_bytes() / _MIB:.0f} of the "
+            f"the version needs {size_bytes / _MIB:.0f} MiB, and {held_bytes / _MIB:.0f} of the "
             f"{self._limit_bytes / _MIB:.0f} MiB of --model_memory_bytes are used by models that stay loaded or answer "
             "requests"
         )

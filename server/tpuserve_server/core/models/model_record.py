@@ -239,6 +239,11 @@ class ModelRecord:
         is_coming = self.loads_on_demand and (self.is_warming or self.is_dormant)
         return is_coming and self.is_configured and not self.arriving.reason and self.wanted != {}
 
+    def why_not_loaded(self) -> str:
+        """Return why the newest version could not be loaded, or "" if it was, or has not been tried."""
+        failures = self.failures()
+        return failures[-1][1].message if failures and self.latest is None else ""
+
     def can_leave(self) -> bool:
         """Return whether the versions may unload until the next request."""
         return self.loads_on_demand and self.is_demanded and not self.is_warming and self.latest is not None

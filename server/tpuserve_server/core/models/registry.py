@@ -9,7 +9,14 @@ from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_record import ModelRecord, ServableHandle, VersionRecord, why_not_ready
 from tpuserve_server.core.system.changes import Listeners
-from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, NotLoaded, ServingError, Unavailable
+from tpuserve_server.core.terms.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    NotLoaded,
+    ServingError,
+    Unavailable,
+)
 from tpuserve_server.core.terms.types import LoadProgress, ModelSpec, Pending, ServableId, State, VersionStatus
 
 # Resolution of a request's label or version, and the errors for requests that no version can answer.
@@ -39,6 +46,8 @@ def why_not(model: ModelRecord | None, name: str, number: int | None) -> Serving
     """Return why a version does not answer requests, or why none does if `number` is None."""
     if model is not None and (number is None or number in model.versions) and model.comes_on_demand():
         return NotLoaded(name)
+    if model is not None and model.loads_on_demand and (reason := model.why_not_loaded()):
+        return FailedPrecondition(f"Model {name} cannot be loaded: {reason}")
     if number is not None:
         if model is not None and model.is_starting(number):
             return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")

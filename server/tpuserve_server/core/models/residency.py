@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from tpuserve_server.core.models.manager import VersionManager
+from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.model_record import ModelRecord
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.system.changes import wait_until
@@ -25,9 +26,12 @@ class Residency:
     requests by the model that they wait for, and `_stopping`.
     """
 
-    def __init__(self, registry: ModelRegistry, clock: WaitingClock, options: ResidencyOptions) -> None:
-        """Do nothing before `start`."""
+    def __init__(
+        self, registry: ModelRegistry, clock: WaitingClock, options: ResidencyOptions, memory: ModelMemory
+    ) -> None:
+        """Do nothing before `start`. Models leave when `memory` lacks room."""
         self._registry = registry
+        self._memory = memory
         self._clock = clock
         self._idle_s = options.idle_unload_s
         self._manager: VersionManager | None = None
@@ -39,6 +43,7 @@ class Residency:
     def start(self, manager: VersionManager) -> None:
         """Load and unload with `manager` from now on."""
         self._manager = manager
+        self._memory.make_room_with(self.dismiss_one)
         self._registry.subscribe(self._on_change)
         if self._idle_s:
             self._thread.start()
@@ -90,6 +95,7 @@ class Residency:
                 self._waiting[name].remove(on_change)
                 if not self._waiting[name]:
                     del self._waiting[name]
+            self._memory.reconsider()
 
         return leave
 
@@ -102,6 +108,7 @@ class Residency:
             if not self._registry.comes_on_demand(name):
                 for call in calls:
                     call()
+        self._memory.reconsider()
 
     def _unload_idle(self) -> None:
         while True:
