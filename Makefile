@@ -17,10 +17,11 @@ RAY := .ray
 OIP_CLIENTS := .oip-clients
 # Tests often wait for servers, loads and browsers, so three processes use two cores better than two. They take 9 GB.
 TEST_PROCESSES ?= 3
+# A process that ends ends the run: with groups, pytest-xdist 3.8 may wait forever for the tests of the lost one.
 # The tests of `make test` by their markers.
 TESTS ?= not rest and not nightly and not deployment
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --max-worker-restart=0
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
 
 # All extras except `torch`, `huggingface` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the

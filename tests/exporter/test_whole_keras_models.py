@@ -80,4 +80,5 @@ def test_layers_of_the_user_answer_as_before(tmp_path: Path, make: Callable[[], 
     fill(model)
     model.save(tmp_path / "m.keras")
     served = answer_of_version(tmp_path / "m.keras", FEATURES)
-    np.testing.assert_array_equal(served, np.asarray(model(FEATURES)))
+    # A graph that uses one layer twice may round the last bit of a product otherwise than Keras' own calls.
+    np.testing.assert_array_max_ulp(served, np.asarray(model(FEATURES)), maxulp=2)

@@ -251,6 +251,7 @@ class FakeService(InferenceService):
         signatures: Mapping[str, Signature] | None = None,
     ) -> None:
         self.cached_models = ()
+        self._residency = None
         self.run = run
         self.signatures = dict(signatures or {DEFAULT_SIGNATURE_NAME: half_plus_two_signature()})
         self.requests: list[Prediction] = []

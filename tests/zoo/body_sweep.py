@@ -27,8 +27,10 @@ PATIENCE_S: Final = 120.0
 # Memory that a document may take: a constant, and a multiple of its size.
 MOST_MB: Final = 50.0
 MOST_TIMES: Final = 8.0
-# Wait of another client during a request. A busy machine stops every client for some 10 ms.
+# Wait of another client during a request. A busy machine may stop every client for longer, so that a document is at
+# fault only if another client waits this long each time that it is sent.
 MOST_WAIT_MS: Final = 250.0
+MOST_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ def sweep_bodies(server: ZooServer, sizes: Sequence[int]) -> Iterator[BodyLine]:
     for structure, size, is_gzip in bodies(sizes):
         request = structure.request(size, is_gzip=is_gzip)
         outcome, others_ms = _beside(server, request, good)
+        for _ in range(MOST_TRIES - 1):
+            if others_ms <= MOST_WAIT_MS:
+                break
+            _, others_ms = _beside(server, request, good)
         fault = _fault(outcome, others_ms, size)
         if not fault and structure.is_valid and size == 1 and outcome.verdict is not Verdict.ANSWERED:
             fault = f"a valid document is {outcome.verdict}: {outcome.detail}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts
+from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
 from tpuserve_server.core.terms.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
 
 if TYPE_CHECKING:
@@ -176,15 +177,12 @@ class FrameReader:
 
 def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
     """Decompress a message. Stop after `max_bytes`, so that a decompression bomb cannot fill the memory."""
-    inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        inflated = inflater.decompress(message, max_bytes + 1)
+        inflated, inflater = inflate(message, _WINDOW_BITS[encoding], max_bytes)
+    except ContentTooLarge:
+        raise ResourceExhausted(f"Received message larger than max ({max_bytes}) after decompression") from None
     except zlib.error:
         raise Internal(f"A message cannot be decompressed as {encoding.decode()}") from None
-    if len(inflated) > max_bytes:
-        raise ResourceExhausted(
-            f"Received message larger than max ({len(inflated)} vs. {max_bytes}) after decompression"
-        )
     if not inflater.eof:
         raise Internal(f"A message ends before its {encoding.decode()} data does")
     return inflated

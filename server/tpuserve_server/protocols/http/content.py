@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts
+from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.protocols.status import BodyTooLarge, ClientGone, UnsupportedEncoding
 
@@ -28,7 +29,6 @@ MIN_COMPRESSED_BYTES = 4096
 _LARGE_BYTES = 1 << 16
 # Largest compressed request body to decompress on the event loop: the content may be a thousand times as large.
 _SMALL_COMPRESSED_BYTES = 1 << 11
-_PIECE_BYTES = 1 << 20
 _COMPRESSED_PART_BYTES = 1 << 15
 # Higher levels do not compress numbers better, and take up to 14 times as long.
 _LEVEL = 1
@@ -80,31 +80,15 @@ async def decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
 
 
 def _decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
-    decompressor = zlib.decompressobj(coding.wbits)
-    pieces = []
-    left_bytes = limit_bytes
     try:
-        for piece in _pieces(body, decompressor):
-            left_bytes -= len(piece)
-            if left_bytes < 0:
-                raise BodyTooLarge(limit_bytes)
-            pieces.append(piece)
+        content, decompressor = inflate(body, coding.wbits, limit_bytes)
+    except ContentTooLarge:
+        raise BodyTooLarge(limit_bytes) from None
     except zlib.error:
         raise InvalidArgument(coding.corrupt) from None
     if not decompressor.eof or decompressor.unused_data:
         raise InvalidArgument(coding.corrupt)
-    return b"".join(pieces)
-
-
-def _pieces(body: bytes, decompressor: "zlib._Decompress") -> Iterator[bytes]:
-    """Yield the content in bounded pieces. Feed zlib in slices, because it copies its unread input."""
-    for start in range(0, len(body), _PIECE_BYTES):
-        rest = body[start : start + _PIECE_BYTES]
-        while rest:
-            yield decompressor.decompress(rest, _PIECE_BYTES)
-            rest = decompressor.unconsumed_tail
-    while piece := decompressor.decompress(b"", _PIECE_BYTES):
-        yield piece
+    return content
 
 
 def accepted_coding(scope: "Scope") -> Coding | None:

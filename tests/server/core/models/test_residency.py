@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fake_device import NO_BATCHER, FakeClock, FakeServable, RecordingMetrics
-from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
+from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedVersion
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.registry import ModelRegistry
@@ -46,7 +46,8 @@ class MeasuredLoader:
                 raise self.faults[name].copy()
             return replace(LoadedVersion(FakeServable(), NO_BATCHER), memory=held)
 
-    def unload(self, loaded: LoadedVersion) -> None:
+    def unload(self, loaded: Loaded) -> None:
+        assert isinstance(loaded, LoadedVersion)
         assert loaded.memory is not None
         loaded.memory.release()
 
@@ -263,7 +264,12 @@ def test_memory_that_is_released_lets_a_load_continue() -> None:
     first, second = ServableId("a", 1), ServableId("b", 1)
     with memory.loading(first, "", 2 * GIB) as held:
         pass
-    memory.make_room_with(lambda: (held.release(), "a")[1] if held.servable_id in memory.sizes() else "")
+
+    def unload() -> str:
+        held.release()
+        return "a"
+
+    memory.make_room_with(unload)
     with memory.loading(second, "", GIB):
         assert set(memory.sizes()) == {second}
 
@@ -292,7 +298,14 @@ def test_the_size_is_measured_at_the_first_load_and_kept() -> None:
 def test_a_version_that_outgrows_its_files_makes_others_leave() -> None:
     memory = ModelMemory(FakeClock(), 2**25)
     dismissed: list[str] = []
-    memory.make_room_with(lambda: "" if dismissed else (dismissed.append("a"), "a")[1])
+
+    def dismiss_once() -> str:
+        if dismissed:
+            return ""
+        dismissed.append("a")
+        return "a"
+
+    memory.make_room_with(dismiss_once)
     with memory.loading(ServableId("a", 1), "", 2**24):
         pass
     with memory.loading(ServableId("b", 1), "", 10):
