@@ -58,16 +58,17 @@ class Backend:
         clock = SystemClock()
         credentials = open_credentials(settings)
         observation = Observation.build(settings, clock)
-        executor = _executor(settings, observation.metrics.devices, clock)
-        loading = Loading.build(settings, clock, observation.metrics, executor, journal)
+        memory = HostMemory()
+        executor = _executor(settings, observation.metrics.devices, clock, memory)
+        loading = Loading.build(settings, clock, observation.metrics, executor, journal, memory)
         access = None if credentials is None else CallerModels()
         models = Models.build(settings, clock, observation, loading, access, record)
         return cls(settings, clock, credentials, observation, loading, models)
 
 
-def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock) -> ExecutorChoice:
+def _executor(settings: Settings, metrics: DeviceMetrics, clock: Clock, memory: HostMemory) -> ExecutorChoice:
     return ExecutorChoice.of(
-        ExecutorContext(settings.executors, metrics, clock, HostMemory(), user_cache_dir(), config_files.read)
+        ExecutorContext(settings.executors, metrics, clock, memory, user_cache_dir(), config_files.read)
     )
 
 

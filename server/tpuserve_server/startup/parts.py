@@ -23,6 +23,7 @@ from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.models.source import Source
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService, OverloadGate
+from tpuserve_server.core.system.memory import HostMemory
 from tpuserve_server.core.terms.deadline import Clock, WaitingClock
 from tpuserve_server.core.terms.server_state import Traffic
 from tpuserve_server.core.terms.validation import ShapeRules
@@ -118,6 +119,7 @@ class Loading:
         metrics: PrometheusMetrics,
         executor: ExecutorChoice,
         journal: Journal | None,
+        host_memory: HostMemory,
     ) -> Self:
         """Build the parts. Raises ConfigError if the parameters of batching or the keys of signatures are unusable."""
         remote = remote_storage(settings)
@@ -127,6 +129,7 @@ class Loading:
         tracer = ChosenTracer(executor.tracer) if settings.server.enable_profiler else None
         device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
         memory = ModelMemory(clock, settings.residency.model_memory_bytes)
+        host_memory.relieve_with(memory.relieve)
         versions = VersionLoader(
             storage,
             executor,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from tpuserve_server.core.system.memory import allocated_bytes, trim_memory
+from tpuserve_server.core.system.memory import allocated_bytes
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import ResourceExhausted
 from tpuserve_server.core.terms.types import ServableId
@@ -104,7 +104,6 @@ class ModelMemory:
         with self._changed:
             leaving = set(self._leaving)
             self._changed.wait_for(lambda: not leaving <= self._leaving, self._patience_s)
-        trim_memory()
         return True
 
     def sizes(self) -> dict[ServableId, int]:

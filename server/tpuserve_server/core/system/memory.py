@@ -70,6 +70,11 @@ class HostMemory:
         self._release_freed = release_freed or trim_memory
         self._changed = threading.Condition()
         self._reserved_bytes = 0
+        self._relieve: Callable[[], bool] = lambda: False
+
+    def relieve_with(self, relieve: Callable[[], bool]) -> None:
+        """Call `relieve` when a load lacks memory. It frees some and returns True, or returns False if it cannot."""
+        self._relieve = relieve
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
@@ -78,6 +83,8 @@ class HostMemory:
         Raises:
             ResourceExhausted: less memory is free.
         """
+        while not self._fits(size_bytes) and self._relieve():
+            pass
         with self._changed:
             if not self._fits(size_bytes + self._reserved_bytes):
                 # The C library keeps the memory of earlier batches. The system counts it as used.
