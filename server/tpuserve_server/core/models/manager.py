@@ -114,11 +114,12 @@ class VersionManager:
                     self._review_attempts(name, {})
                 self._advance(name)
 
-    def demand(self, name: str) -> None:
-        """Load a model that loads on demand. Returns at once."""
+    def demand(self, name: str) -> bool:
+        """Load a model that loads on demand. Returns at once: True if the model was not loaded."""
         with self._lock:
-            self._registry.demand(name)
+            is_new = self._registry.demand(name)
             self._advance(name)
+            return is_new
 
     def dismiss(self, name: str) -> bool:
         """Unload a model that loads on demand when its requests have ended, until the next `demand`. Returns at once.

@@ -303,11 +303,15 @@ class ModelRegistry:
             if model is not None:
                 model.retry(version)
 
-    def demand(self, name: str) -> None:
-        """Want a model in memory that loads on demand. Ignored for an unknown model."""
+    def demand(self, name: str) -> bool:
+        """Want a model in memory that loads on demand. Return False if it already was wanted, or is of another kind."""
         with self._lock:
-            if (model := self._models.get(name)) is not None and model.loads_on_demand:
-                model.demand(self._now())
+            model = self._models.get(name)
+            if model is None or not model.loads_on_demand:
+                return False
+            was_dormant = model.is_dormant
+            model.demand(self._now())
+            return was_dormant
 
     def dismiss(self, name: str) -> bool:
         """Want a model out of memory until its next request. The manager then unloads its versions.
@@ -419,6 +423,8 @@ class ModelRegistry:
                 self._has_served = True
                 if loaded.responses is not None:
                     self.cached_models.add(servable_id.name)
+                # The time of a model that no request has used since a long load.
+                self._models[servable_id.name].used_s = self._now()
             elif state is State.END:
                 version.loaded = None
             self._models[servable_id.name].settle(is_closing=self._closed)

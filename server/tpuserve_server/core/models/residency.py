@@ -14,16 +14,19 @@ from tpuserve_server.core.system.changes import wait_until
 from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
 from tpuserve_server.core.terms.errors import NotLoaded
 from tpuserve_server.core.terms.options import ResidencyOptions
+from tpuserve_server.core.terms.types import ServableId
 
 # A request stops waiting this long before the client's deadline, so that its response still arrives.
 _FAREWELL_S = 0.1
+# Why models leave.
+UNLOAD_REASONS = ("idle", "memory")
 
 
 class Residency:
     """Loads models at their first request. Unloads those that are idle, and the least recently used ones for others.
 
     The registry holds the states of the models, and the manager changes them. `_changed` guards `_waiting`, the
-    requests by the model that they wait for, and `_stopping`.
+    requests by the model that they wait for, and all other fields.
     """
 
     def __init__(
@@ -37,6 +40,8 @@ class Residency:
         self._manager: VersionManager | None = None
         self._changed = threading.Condition()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._loads = 0
+        self._unloads = dict.fromkeys(UNLOAD_REASONS, 0)
         self._stopping = False
         self._thread = threading.Thread(target=self._unload_idle, name="idle-models")
 
@@ -65,7 +70,9 @@ class Residency:
         if self._manager is None or not self._registry.comes_on_demand(name):
             return
         # In a thread, because it waits for the manager's lock.
-        await asyncio.to_thread(self._manager.demand, name)
+        if await asyncio.to_thread(self._manager.demand, name):
+            with self._changed:
+                self._loads += 1
         remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
         try:
             async with asyncio.timeout(remaining_s if deadline.is_finite else None):
@@ -80,10 +87,33 @@ class Residency:
         """
         if self._manager is None:
             return ""
+        names = self._registry.read(partial(_least_recently_used, self._awaited()))
+        return next((name for name in names if self._dismiss(name, "memory")), "")
+
+    def loads(self) -> int:
+        """Return how many loads requests have begun."""
         with self._changed:
-            awaited = set(self._waiting)
-        names = self._registry.read(partial(_least_recently_used, awaited))
-        return next((name for name in names if self._manager.dismiss(name)), "")
+            return self._loads
+
+    def unloads(self) -> Mapping[str, int]:
+        """Return how many models have left, by reason: `idle`, or `memory` to make room for another."""
+        with self._changed:
+            return dict(self._unloads)
+
+    def memory_bytes(self) -> Mapping[ServableId, int]:
+        """Return the memory of each version that is loaded."""
+        return self._memory.sizes()
+
+    def _dismiss(self, name: str, reason: str) -> bool:
+        if self._manager is None or not self._manager.dismiss(name):
+            return False
+        with self._changed:
+            self._unloads[reason] += 1
+        return True
+
+    def _awaited(self) -> set[str]:
+        with self._changed:
+            return set(self._waiting)
 
     def _await(self, name: str, on_change: Callable[[], None]) -> Callable[[], None]:
         """Call `on_change` when the model has been loaded, or has failed. Return a function that stops this."""
@@ -112,10 +142,10 @@ class Residency:
 
     def _unload_idle(self) -> None:
         while True:
-            idle, next_s = self._registry.read(partial(_idle_models, self._clock.monotonic_s() - self._idle_s))
+            since_s = self._clock.monotonic_s() - self._idle_s
+            idle, next_s = self._registry.read(partial(_idle_models, self._awaited(), since_s))
             for name in idle:
-                if self._manager is not None:
-                    self._manager.dismiss(name)
+                self._dismiss(name, "idle")
             with self._changed:
                 if not self._stopping:
                     self._clock.wait_until(self._changed, next_s + self._idle_s)
@@ -128,8 +158,11 @@ def _least_recently_used(awaited: Collection[str], models: Mapping[str, ModelRec
     return sorted(can_leave, key=lambda name: (models[name].in_use(), models[name].used_s))
 
 
-def _idle_models(since_s: float, models: Mapping[str, ModelRecord]) -> tuple[list[str], float]:
+def _idle_models(
+    awaited: Collection[str], since_s: float, models: Mapping[str, ModelRecord]
+) -> tuple[list[str], float]:
     """Return the models without a request since `since_s`, and the time of the earliest last request of the others."""
-    used_s = {name: model.used_s for name, model in models.items() if model.can_leave() and not model.in_use()}
+    can_leave = {name: model for name, model in models.items() if model.can_leave() and name not in awaited}
+    used_s = {name: model.used_s for name, model in can_leave.items() if not model.in_use()}
     idle = [name for name, at_s in used_s.items() if at_s <= since_s]
     return idle, min((at_s for at_s in used_s.values() if at_s > since_s), default=math.inf)

@@ -155,7 +155,7 @@ async def test_a_request_waits_within_its_deadline_and_the_load_continues(house:
 async def test_a_failed_load_answers_the_requests_that_wait(house: House) -> None:
     house.aspire("a", 1)
     house.loader.faults["a"] = FailedPrecondition("weights are corrupt")
-    with pytest.raises(NotFound):
+    with pytest.raises(FailedPrecondition, match="Model a cannot be loaded: weights are corrupt"):
         await house.use("a")
     [status] = house.registry.statuses("a")
     assert (status.state, status.error) == (State.END, "weights are corrupt")
