@@ -23,6 +23,7 @@ BENCHMARKS: Final = {
     "ray": "ray.ray",
     "memory": "memory.memory",
     "updates": "memory.updates",
+    "on_demand": "memory.on_demand",
     "reload": "reload.reload",
     "balance": "balancing.balance",
     "resnet": "devices.resnet",
