@@ -99,8 +99,8 @@ def test_a_label_loads_the_model(fleet: Fleet) -> None:
 
 def test_a_damaged_model_says_so_at_the_first_request(fleet: Fleet) -> None:
     response = fleet.rest.post("/v1/models/broken:predict", json={"instances": [1.0]})
-    assert response.status_code == 400
-    assert "Model broken cannot be loaded" in response.json()["error"]
+    assert response.status_code == 404
+    assert "It cannot be loaded: TensorFlow cannot load the SavedModel" in response.json()["error"]
     assert fleet.status("broken")["state"] == "END"
     state, reason = fleet.index("broken")
     assert state == "UNAVAILABLE"

@@ -179,6 +179,8 @@ def _variables(flag: Flag) -> list[str]:
 def _default(flag: Flag) -> Any:  # noqa: ANN401 - as wide as the settings
     """Return the default as a user would write it."""
     default = flag.default
+    if isinstance(default, enum.StrEnum):
+        return default.value
     return (",".join(map(str, default)) or None) if isinstance(default, tuple) else default
 
 

@@ -229,13 +229,18 @@ class VersionManager:
     def _load_failed(self, aspired: AspiredVersion, error: ServingError) -> None:
         """Try the load again after a pause if its error may pass, otherwise fail the version.
 
-        An error with its own time of the next try fails the version until then.
+        An error with its own time of the next try fails the version until then. A model that loads on demand gets its
+        next try with the next request.
         """
         servable_id = aspired.servable
         if self._is_wanted(servable_id) and not self._registry.is_current(aspired) and not self._stopping:
             # The failed version was given up. The version that is wanted now has not been tried.
             self._failing.pop(servable_id, None)
             self._begin_load(servable_id)
+            return
+        if error.may_pass and not self._stopping and self._registry.postponed(servable_id, error):
+            self._failing.pop(servable_id, None)
+            logger.warning("%s is not loaded; the next request tries again", servable_id)
             return
         attempts = self._failing[servable_id].attempts + 1 if servable_id in self._failing else 1
         max_retries = self._options.max_retries if error.may_pass else 0

@@ -110,8 +110,10 @@ class ModelRecord:
         """Return every version, newest first. A version that is not complete is in START, with what it lacks."""
         known = {number: version.status() for number, version in self.versions.items()}
         if self.is_dormant:
+            why = self.why_postponed()
+            waits = f"{NOT_LOADED} (the last load failed: {why})" if why else NOT_LOADED
             known.update(
-                (number, replace(status, waits=NOT_LOADED, notes=(NOT_LOADED, *status.notes)))
+                (number, replace(status, waits=waits, notes=(waits,)))
                 for number, status in known.items()
                 if status.state is State.START
             )
@@ -238,6 +240,20 @@ class ModelRecord:
         """Return whether a request that waits gets an answer: the versions load at a request, or are loading."""
         is_coming = self.loads_on_demand and (self.is_warming or self.is_dormant)
         return is_coming and self.is_configured and not self.arriving.reason and self.wanted != {}
+
+    def postpone(self, number: int, error: ServingError) -> bool:
+        """Return a version whose load failed to START, for the next request. See `ModelRegistry.postponed`."""
+        version = self.versions[number]
+        others = [other for other in self.versions.values() if other is not version and other.is_aspired]
+        if not self.loads_on_demand or any(other.state is not State.END for other in others):
+            return False
+        self.versions[number] = VersionRecord(version.aspired, version.is_aspired, remark=error.message)
+        self.is_demanded = self.is_warming = False
+        return True
+
+    def why_postponed(self) -> str:
+        """Return why the last load for a request failed, or ""."""
+        return next((version.remark for version in self.versions.values() if version.state is State.START), "")
 
     def why_not_loaded(self) -> str:
         """Return why the newest version could not be loaded, or "" if it was, or has not been tried."""

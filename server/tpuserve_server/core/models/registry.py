@@ -10,7 +10,6 @@ from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_record import ModelRecord, ServableHandle, VersionRecord, why_not_ready
 from tpuserve_server.core.system.changes import Listeners
 from tpuserve_server.core.terms.errors import (
-    FailedPrecondition,
     InvalidArgument,
     NotFound,
     NotLoaded,
@@ -45,9 +44,9 @@ def resolve_label(model: ModelRecord | None, name: str, label: str) -> int:
 def why_not(model: ModelRecord | None, name: str, number: int | None) -> ServingError:
     """Return why a version does not answer requests, or why none does if `number` is None."""
     if model is not None and (number is None or number in model.versions) and model.comes_on_demand():
-        return NotLoaded(name)
+        return NotLoaded(name, model.why_postponed())
     if model is not None and model.loads_on_demand and (reason := model.why_not_loaded()):
-        return FailedPrecondition(f"Model {name} cannot be loaded: {reason}")
+        return NotFound(f"Servable not found for request: Latest({name}). It cannot be loaded: {reason}")
     if number is not None:
         if model is not None and model.is_starting(number):
             return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")
@@ -135,11 +134,20 @@ class ModelRegistry:
             model = self._models.get(name)
             return model.arriving.reason if model is not None else ""
 
-    def comes_on_demand(self, name: str) -> bool:
-        """Return whether requests for a model wait until it is loaded."""
+    def must_wait(self, name: str) -> bool:
+        """Note a request for a model. Return whether it must wait: `demand` loads the model, or it is loading."""
         with self._lock:
             model = self._models.get(name)
-            return model is not None and not self._closed and model.comes_on_demand()
+            if model is None or not model.loads_on_demand or self._closed:
+                return False
+            model.used_s = self._now()
+            return model.comes_on_demand()
+
+    def is_warming(self, name: str) -> bool:
+        """Return whether a model is loading for requests."""
+        with self._lock:
+            model = self._models.get(name)
+            return model is not None and not self._closed and model.is_warming and model.comes_on_demand()
 
     def is_unread(self, name: str) -> bool:
         """Return whether the server has not read the base path of a model yet, so that its versions are unknown."""
@@ -376,6 +384,18 @@ class ModelRegistry:
     def failed(self, servable_id: ServableId, error: ServingError) -> None:
         """Record that a load has failed for good."""
         self._change(servable_id, State.END, error=error)
+
+    def postponed(self, servable_id: ServableId, error: ServingError) -> bool:
+        """Leave the next try of a failed load to the next request. Return False if that is not possible.
+
+        It is possible for a model that loads on demand, and of which no other version serves or loads.
+        """
+        with self._lock:
+            is_postponed = self._models[servable_id.name].postpone(servable_id.version, error)
+        if is_postponed:
+            self._metrics.version_changed(servable=servable_id, state=State.END)
+            self._notify()
+        return is_postponed
 
     def unloading(self, servable_id: ServableId) -> VersionRecord:
         """Return no more handles on a version that will be unloaded. Return its record, for `wait_idle`."""

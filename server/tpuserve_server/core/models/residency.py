@@ -67,7 +67,7 @@ class Residency:
         Raises:
             NotLoaded: `deadline` is near. The load continues.
         """
-        if self._manager is None or not self._registry.comes_on_demand(name):
+        if self._manager is None or not self._registry.must_wait(name):
             return
         # In a thread, because it waits for the manager's lock.
         if await asyncio.to_thread(self._manager.demand, name):
@@ -76,7 +76,7 @@ class Residency:
         remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
         try:
             async with asyncio.timeout(remaining_s if deadline.is_finite else None):
-                await wait_until(partial(self._await, name), lambda: not self._registry.comes_on_demand(name))
+                await wait_until(partial(self._await, name), lambda: not self._registry.is_warming(name))
         except TimeoutError:
             raise NotLoaded(name) from None
 
@@ -116,7 +116,11 @@ class Residency:
             return set(self._waiting)
 
     def _await(self, name: str, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_change` when the model has been loaded, or has failed. Return a function that stops this."""
+        """Call `on_change` when the model has been loaded, or has failed. Return a function that stops this.
+
+        The model stays until the event loop's next step, so that the caller can acquire it.
+        """
+        loop = asyncio.get_running_loop()
         with self._changed:
             self._waiting.setdefault(name, []).append(on_change)
 
@@ -127,7 +131,10 @@ class Residency:
                     del self._waiting[name]
             self._memory.reconsider()
 
-        return leave
+        def leave_later() -> None:
+            loop.call_soon(leave)
+
+        return leave_later
 
     def _on_change(self) -> None:
         """Wake the requests whose model has been loaded or has failed. Called by the threads that change models."""
@@ -135,7 +142,7 @@ class Residency:
             waiting = {name: list(calls) for name, calls in self._waiting.items()}
             self._changed.notify_all()
         for name, calls in waiting.items():
-            if not self._registry.comes_on_demand(name):
+            if not self._registry.is_warming(name):
                 for call in calls:
                     call()
         self._memory.reconsider()

@@ -15,7 +15,13 @@ from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.terms.deadline import Deadline
-from tpuserve_server.core.terms.errors import FailedPrecondition, NotFound, NotLoaded, ResourceExhausted, ServingError
+from tpuserve_server.core.terms.errors import (
+    FailedPrecondition,
+    NotLoaded,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
 from tpuserve_server.core.terms.options import LoadOptions, ResidencyOptions
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
@@ -155,10 +161,11 @@ async def test_a_request_waits_within_its_deadline_and_the_load_continues(house:
 async def test_a_failed_load_answers_the_requests_that_wait(house: House) -> None:
     house.aspire("a", 1)
     house.loader.faults["a"] = FailedPrecondition("weights are corrupt")
-    with pytest.raises(FailedPrecondition, match="Model a cannot be loaded: weights are corrupt"):
+    with pytest.raises(NotFound, match="It cannot be loaded: weights are corrupt"):
         await house.use("a")
     [status] = house.registry.statuses("a")
-    assert (status.state, status.error) == (State.END, "weights are corrupt")
+    assert status.state is State.END
+    assert "weights are corrupt" in status.error
 
 
 async def test_the_server_is_ready_once_the_versions_are_known(house: House) -> None:
@@ -243,11 +250,20 @@ async def test_a_model_above_the_limit_is_refused_with_both_sizes(small_house: H
     for name in ("a", "c"):
         small_house.aspire(name, 1)
     await small_house.use("a")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotLoaded, match=r"needs 3072 MiB, and .* of the 2048 MiB of --model_memory_bytes"):
         await small_house.use("c")
-    [status] = small_house.registry.statuses("c")
-    assert "the version needs 3072 MiB, and" in status.error
-    assert "of the 2048 MiB of --model_memory_bytes" in status.error
+
+
+async def test_the_next_request_tries_again_after_an_error_that_may_pass(house: House) -> None:
+    house.aspire("a", 1)
+    house.loader.faults["a"] = Unavailable("the store does not answer")
+    with pytest.raises(NotLoaded, match=r"Model a is not loaded yet .the last load failed: the store does not answer"):
+        await house.use("a")
+    [status] = house.registry.statuses("a")
+    assert (status.state, status.error) == (State.START, "")
+    assert "the last load failed: the store does not answer" in status.waits
+    del house.loader.faults["a"]
+    assert await house.use("a") == 1
 
 
 async def test_a_request_that_waits_keeps_its_model(small_house: House) -> None:
