@@ -226,7 +226,16 @@ class Edge:
         gate = OverloadGate(lambda: models.registry.serving, traffic, clock)
         most = find_connection_limit(settings.host)
         metrics.server.server_built(
-            ServerParts(models.service, budgets, build_info(), dropped_events, traffic, most, certificates.find)
+            ServerParts(
+                models.service,
+                models.residency,
+                budgets,
+                build_info(),
+                dropped_events,
+                traffic,
+                most,
+                certificates.find,
+            )
         )
         return cls(budgets, traffic, gate, Control(settings.control), Addresses(), certificates)
 

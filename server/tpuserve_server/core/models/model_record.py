@@ -377,16 +377,24 @@ class ServableHandle:
 
 
 class ModelStates(NamedTuple):
-    """States by version number, and the version of each label."""
+    """States by version number, the version of each label, and whether the versions load at a request."""
 
     versions: Mapping[int, State]
     labels: Mapping[str, int]
+    comes_on_demand: bool = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether a request for the model gets an answer, perhaps after a load."""
+        return self.comes_on_demand or State.AVAILABLE in self.versions.values()
 
 
 def states_of(models: Mapping[str, ModelRecord]) -> dict[str, ModelStates]:
     """Return the states and the labels of each model. The registry's lock guards the records."""
     return {
-        name: ModelStates({number: one.state for number, one in model.versions.items()}, dict(model.labels))
+        name: ModelStates(
+            {number: one.state for number, one in model.versions.items()}, dict(model.labels), model.comes_on_demand()
+        )
         for name, model in models.items()
     }
 

@@ -35,7 +35,7 @@ def resolve_label(model: ModelRecord | None, name: str, label: str) -> int:
     if number is not None:
         return number
     if model is not None and label in model.pending and model.comes_on_demand():
-        raise NotLoaded(name)
+        raise not_loaded(model, name)
     if model is not None and model.is_label_coming(label):
         raise Unavailable(f"Label {label} of model {name} has no version ready yet: {model.describe()}")
     raise InvalidArgument(f"Unrecognized servable version label: {label}")
@@ -44,7 +44,7 @@ def resolve_label(model: ModelRecord | None, name: str, label: str) -> int:
 def why_not(model: ModelRecord | None, name: str, number: int | None) -> ServingError:
     """Return why a version does not answer requests, or why none does if `number` is None."""
     if model is not None and (number is None or number in model.versions) and model.comes_on_demand():
-        return NotLoaded(name, model.why_postponed())
+        return not_loaded(model, name)
     if model is not None and model.loads_on_demand and (reason := model.why_not_loaded()):
         return NotFound(f"Servable not found for request: Latest({name}). It cannot be loaded: {reason}")
     if number is not None:
@@ -54,6 +54,12 @@ def why_not(model: ModelRecord | None, name: str, number: int | None) -> Serving
     if model is not None and model.is_arriving():
         return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
     return NotFound(f"Servable not found for request: Latest({name})")
+
+
+def not_loaded(model: ModelRecord, name: str) -> NotLoaded:
+    """Return the error of a request that does not wait for a model that loads on demand."""
+    why = model.why_postponed()
+    return NotLoaded(f"Model {name} is not loaded yet{f' (the last load failed: {why})' if why else ''}")
 
 
 def shutting_down() -> Unavailable:
@@ -117,7 +123,7 @@ class ModelRegistry:
             if model is not None and model.loads_on_demand:
                 if model.is_warming:
                     # Another version may be the one that the spec means.
-                    raise NotLoaded(spec.name)
+                    raise not_loaded(model, spec.name)
                 model.used_s = self._now()
             version.handles += 1
             return ServableHandle(self._release, version, version.loaded)

@@ -78,7 +78,7 @@ class Residency:
             async with asyncio.timeout(remaining_s if deadline.is_finite else None):
                 await wait_until(partial(self._await, name), lambda: not self._registry.is_warming(name))
         except TimeoutError:
-            raise NotLoaded(name) from None
+            raise NotLoaded(f"Model {name} is not loaded yet: the load continues") from None
 
     def dismiss_one(self) -> str:
         """Begin to unload the least recently used model that may leave, and return its name, or "" if there is none.

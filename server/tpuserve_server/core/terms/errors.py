@@ -230,25 +230,11 @@ class Unavailable(ServingError):
     may_pass = True
 
 
-# When a client should try again after a load that its deadline did not wait for: most loads take less.
-_LOAD_S: Final = 1.0
-
-
 class NotLoaded(Unavailable):
     """The model loads on demand, and is not in memory. A request that can wait does."""
 
-    def __init__(self, model: str, why_failed: str = "") -> None:
-        """`why_failed`: the error of the last load, or "" if it has not failed."""
-        reason = f" (the last load failed: {why_failed})" if why_failed else ""
-        super().__init__(f"Model {model} is not loaded yet{reason}")
-        self.retry_after_s: float = _LOAD_S
-        self._made_from = (model, why_failed)
-
-    def with_message(self, message: str) -> Self:
-        """Return this error with another message. See `ServingError.with_message`."""
-        error = type(self)(*self._made_from)
-        error.message = message
-        return error
+    # Most loads take less.
+    retry_after_s = 1.0
 
 
 class DeviceLost(Unavailable):

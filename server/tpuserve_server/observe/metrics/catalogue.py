@@ -184,7 +184,8 @@ MODEL_AVAILABLE: Final = Family(
     "tpuserve_model_available",
     "gauge",
     ("model_name",),
-    "1 if a version of the configured model is AVAILABLE, 0 if none is: it loads, its files are missing, or it failed.",
+    "1 if a version of the configured model is AVAILABLE or loads at a request, 0 otherwise: it loads, its files are "
+    "missing, or it failed.",
 )
 VERSION_LOADS: Final = Family(
     "tpuserve_version_loads_total",
@@ -263,6 +264,22 @@ BUDGET_BYTES: Final = Family(
 )
 BUDGET_REFUSALS: Final = Family(
     "tpuserve_budget_refusals_total", "counter", ("budget",), "Requests that were refused or cut by a memory budget."
+)
+MODEL_MEMORY: Final = Family(
+    "tpuserve_model_memory_bytes",
+    "gauge",
+    ("model_name", "version"),
+    "Memory of a loaded version: what its first load allocated, or the size of its files if that is more.",
+)
+ON_DEMAND_LOADS: Final = Family(
+    "tpuserve_on_demand_loads_total", "counter", (), "Loads of models that load on demand, which requests began."
+)
+ON_DEMAND_UNLOADS: Final = Family(
+    "tpuserve_on_demand_unloads_total",
+    "counter",
+    ("reason",),
+    "Models that load on demand and have left. idle: without requests for --idle_unload_seconds. memory: another model "
+    "needed the memory.",
 )
 CUT_RESPONSES: Final = Family(
     "tpuserve_cut_responses_total",
@@ -357,6 +374,9 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
         COMPILE,
         VERSION_BUSY,
         VERSION_DEVICE,
+        MODEL_MEMORY,
+        ON_DEMAND_LOADS,
+        ON_DEMAND_UNLOADS,
     ),
     "Devices": (DEVICE_BUSY, DEVICE_MEMORY),
     "Server": (

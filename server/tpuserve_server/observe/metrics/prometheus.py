@@ -173,6 +173,12 @@ class PrometheusMetrics(Measurements):
         yield catalogue.MAX_CONNECTIONS.valued(() if most is None else (((), most),))
         yield catalogue.BUDGET_BYTES.valued((key, count) for key, count in self.server.budget_bytes().items())
         yield catalogue.BUDGET_REFUSALS.valued(((key,), count) for key, count in self.server.budget_refusals().items())
+        memory = self.server.model_memory()
+        yield catalogue.MODEL_MEMORY.valued(((each.name, str(each.version)), size) for each, size in memory.items())
+        loads = self.server.on_demand_loads()
+        yield catalogue.ON_DEMAND_LOADS.valued(() if loads is None else (((), loads),))
+        unloads = self.server.on_demand_unloads()
+        yield catalogue.ON_DEMAND_UNLOADS.valued(((reason,), count) for reason, count in unloads.items())
         yield catalogue.CUT_RESPONSES.valued(((key,), count) for key, count in self.server.cut_responses().items())
         certificates = self.server.certificates()
         expiries = {} if certificates is None else certificates.expires_unix_s

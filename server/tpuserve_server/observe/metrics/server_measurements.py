@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tpuserve_server.core.batching.task import QueueDepth
+from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.sending import CUT_REASONS
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Refusal, ServerState, Traffic
-from tpuserve_server.core.terms.types import ServableId, State
+from tpuserve_server.core.terms.types import ServableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class ServerParts:
     """The parts of a server that have figures."""
 
     service: InferenceService
+    residency: Residency
     budgets: Budgets
     build: Build
     # Events that the log of the process has dropped.
@@ -66,12 +68,12 @@ class ServerMeasurements:
         return {state: state is current for state in ServerState}
 
     def available(self) -> Mapping[str, bool]:
-        """Return for each configured model whether one of its versions is AVAILABLE."""
+        """Return for each configured model whether one of its versions is AVAILABLE or loads at a request."""
         if self._parts is None:
             return {}
         service = self._parts.service
         states = service.states()
-        return {name: name in states and State.AVAILABLE in states[name].versions.values() for name in service.models()}
+        return {name: name in states and states[name].answers for name in service.models()}
 
     def build(self) -> Build | None:
         """Return the versions, or None without parts."""
@@ -114,6 +116,18 @@ class ServerMeasurements:
             "response": budgets.response.refusals,
             "sending": budgets.sending.cuts["memory"],
         }
+
+    def model_memory(self) -> Mapping[ServableId, int]:
+        """Return the bytes of each version that is loaded."""
+        return {} if self._parts is None else self._parts.residency.memory_bytes()
+
+    def on_demand_loads(self) -> int | None:
+        """Return how many loads requests have begun, or None without parts."""
+        return None if self._parts is None else self._parts.residency.loads()
+
+    def on_demand_unloads(self) -> Mapping[str, int]:
+        """Return how many models that load on demand have left, by reason."""
+        return {} if self._parts is None else self._parts.residency.unloads()
 
     def cut_responses(self) -> Mapping[str, int]:
         """Return the number of responses that were cut because their clients did not read them, by reason."""

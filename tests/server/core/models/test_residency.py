@@ -17,6 +17,7 @@ from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import (
     FailedPrecondition,
+    NotFound,
     NotLoaded,
     ResourceExhausted,
     ServingError,
@@ -113,7 +114,10 @@ class House:
         await self.residency.loaded(name, Deadline.never())
         with self.registry.acquire(ModelSpec(name, **spec)) as handle:  # type: ignore[arg-type]
             self.clock.advance(1)
-            return handle.servable_id.version
+            version = handle.servable_id.version
+        # Models that requests have waited for may leave from the loop's next step on.
+        await asyncio.sleep(0)
+        return version
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ def test_a_load_is_retried_after_errors_that_may_pass() -> None:
         "Internal",
         "OutOfMemory",
         "Unavailable",
+        "NotLoaded",
         "DeviceLost",
     ]
 

@@ -12,13 +12,16 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
+from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
 from tpuserve_server.core.serving.sending import ResponseCut
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ResourceExhausted
+from tpuserve_server.core.terms.options import ResidencyOptions
 from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Traffic
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
@@ -47,7 +50,10 @@ class SmallServer:
         build = Build("1.2.3", "3.13.1")
         self.certificates: CertificateStatus | None = None
         self.traffic = Traffic()
-        parts = ServerParts(self.service, self.budgets, build, lambda: 3, self.traffic, 500, lambda: self.certificates)
+        residency = Residency(self.registry, clock, ResidencyOptions(), ModelMemory(clock))
+        parts = ServerParts(
+            self.service, residency, self.budgets, build, lambda: 3, self.traffic, 500, lambda: self.certificates
+        )
         self.metrics.server.server_built(parts)
 
     def load(self) -> None:
