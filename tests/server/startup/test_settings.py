@@ -12,6 +12,7 @@ from tests.support.access import KeyFile
 from tests.support.certificates import Authority
 from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.batching.parameters import BatchingMode, BatchingParameters, PaddingPolicy
+from tpuserve_server.core.terms.options import LoadPolicy
 from tpuserve_server.core.terms.storage import FileName
 from tpuserve_server.startup.build_facts import changed_flags
 from tpuserve_server.startup.command import serve
@@ -164,6 +165,7 @@ def _other_value(flag: Flag) -> object:
         "enable_batching": True,
         "batch_timeout_micros": None,
         "batching_mode": BatchingMode.OBJECTIVE,
+        "load_policy": LoadPolicy.ON_DEMAND,
         "batch_padding_policy": PaddingPolicy.PAD_UP,
         "access_log": "all",
         "access_log_sample_ratio": 0.5,

@@ -3,14 +3,14 @@
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.model_record import ModelRecord
 from tpuserve_server.core.models.registry import ModelRegistry
-from tpuserve_server.core.system.changes import wait_until
+from tpuserve_server.core.system.changes import ChangeEvent
 from tpuserve_server.core.terms.deadline import Deadline, WaitingClock
 from tpuserve_server.core.terms.errors import NotLoaded
 from tpuserve_server.core.terms.options import ResidencyOptions
@@ -39,7 +39,7 @@ class Residency:
         self._idle_s = options.idle_unload_s
         self._manager: VersionManager | None = None
         self._changed = threading.Condition()
-        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._waiting: dict[str, list[ChangeEvent]] = {}
         self._loads = 0
         self._unloads = dict.fromkeys(UNLOAD_REASONS, 0)
         self._stopping = False
@@ -69,16 +69,24 @@ class Residency:
         """
         if self._manager is None or not self._registry.must_wait(name):
             return
-        # In a thread, because it waits for the manager's lock.
-        if await asyncio.to_thread(self._manager.demand, name):
-            with self._changed:
-                self._loads += 1
-        remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
+        changed = ChangeEvent()
+        with self._changed:
+            self._waiting.setdefault(name, []).append(changed)
         try:
+            # In a thread, because it waits for the manager's lock.
+            if await asyncio.to_thread(self._manager.demand, name):
+                with self._changed:
+                    self._loads += 1
+            remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
             async with asyncio.timeout(remaining_s if deadline.is_finite else None):
-                await wait_until(partial(self._await, name), lambda: not self._registry.is_warming(name))
+                while self._registry.is_warming(name):
+                    await changed.wait()
+                    changed.clear()
         except TimeoutError:
             raise NotLoaded(f"Model {name} is not loaded yet: the load continues") from None
+        finally:
+            # The model stays until the loop's next step, so that the caller can acquire it.
+            asyncio.get_running_loop().call_soon(self._leave, name, changed)
 
     def dismiss_one(self) -> str:
         """Begin to unload the least recently used model that may leave, and return its name, or "" if there is none.
@@ -115,36 +123,22 @@ class Residency:
         with self._changed:
             return set(self._waiting)
 
-    def _await(self, name: str, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call `on_change` when the model has been loaded, or has failed. Return a function that stops this.
-
-        The model stays until the event loop's next step, so that the caller can acquire it.
-        """
-        loop = asyncio.get_running_loop()
+    def _leave(self, name: str, changed: ChangeEvent) -> None:
         with self._changed:
-            self._waiting.setdefault(name, []).append(on_change)
-
-        def leave() -> None:
-            with self._changed:
-                self._waiting[name].remove(on_change)
-                if not self._waiting[name]:
-                    del self._waiting[name]
-            self._memory.reconsider()
-
-        def leave_later() -> None:
-            loop.call_soon(leave)
-
-        return leave_later
+            self._waiting[name].remove(changed)
+            if not self._waiting[name]:
+                del self._waiting[name]
+        self._memory.reconsider()
 
     def _on_change(self) -> None:
         """Wake the requests whose model has been loaded or has failed. Called by the threads that change models."""
         with self._changed:
-            waiting = {name: list(calls) for name, calls in self._waiting.items()}
+            waiting = {name: list(events) for name, events in self._waiting.items()}
             self._changed.notify_all()
-        for name, calls in waiting.items():
+        for name, events in waiting.items():
             if not self._registry.is_warming(name):
-                for call in calls:
-                    call()
+                for changed in events:
+                    changed()
         self._memory.reconsider()
 
     def _unload_idle(self) -> None:

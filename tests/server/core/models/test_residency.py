@@ -307,7 +307,8 @@ def test_the_size_is_measured_at_the_first_load_and_kept() -> None:
     with memory.loading(servable_id, "f", 10) as held:
         weights = bytearray(2**24)
     measured = held.size_bytes
-    assert 2**24 <= measured < 2**25
+    # Other threads of the process may free a little meanwhile.
+    assert 15 * 2**20 <= measured < 2**25
     held.release()
     del weights
     with memory.loading(servable_id, "f", 10) as held:
