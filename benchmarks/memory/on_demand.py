@@ -79,7 +79,7 @@ class Fleet:
     """Clients of one server, and its models by number."""
 
     def __init__(self, server: Mapping[Protocol, Target], count: int) -> None:
-        self._page = f"http://127.0.0.1:{server['rest'].port}/monitoring/prometheus/metrics"
+        self._page = f"http://127.0.0.1:{server['rest'].port}/metrics"
         self._address = f"127.0.0.1:{server['grpc'].port}"
         self._requests = [
             predict_request(_name(number), {mlp_model.INPUT: mlp_model.example()}) for number in range(count)

@@ -117,7 +117,7 @@ def test_triton_loads_and_unloads_a_model(fleet: Fleet) -> None:
 
 
 def test_metrics_count_loads_on_demand(fleet: Fleet) -> None:
-    page = fleet.rest.get("/monitoring/prometheus/metrics").text
+    page = fleet.rest.get("/metrics").text
     found = re.search(r'tpuserve_model_memory_bytes\{model_name="stays",version="1"\} (\d+)', page)
     assert found is not None
     assert int(found[1]) > 0

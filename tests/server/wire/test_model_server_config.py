@@ -118,12 +118,12 @@ def test_upstreams_message_carries_our_field_along() -> None:
     assert model_configs(extended(official))[0].batching == BatchingParameters(latency_objective_ms=20)
 
 
-def test_our_message_is_upstreams_and_two_fields() -> None:
+def test_our_message_is_upstreams_and_our_fields() -> None:
     ours, upstreams = (
         set(kind.DESCRIPTOR.file.message_types_by_name["ModelConfig"].fields_by_number)
         for kind in (ModelServerConfig, OfficialModelServerConfig)
     )
-    assert ours - upstreams == {1001, 1002, 1003}
+    assert ours - upstreams == {1001, 1002, 1003, 1004}
     assert upstreams < ours
 
 
