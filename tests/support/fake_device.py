@@ -193,6 +193,9 @@ class RecordingMetrics:
         self.costs: dict[int, CostModel] = {}
         self.caches: dict[int, VersionResponses] = {}
         self.load_s: dict[int, float] = {}
+        self.restore_s: dict[int, float] = {}
+        # Paths of all attempts, those that failed included.
+        self.load_paths: list[str] = []
         self.failed_loads: list[ServableId] = []
         self.hung: Counter[ServableId] = Counter()
 
@@ -243,9 +246,12 @@ class RecordingMetrics:
     ) -> None:
         self.costs[servable.version] = costs
         self.load_s[servable.version] = load_s
+        self.restore_s[servable.version] = restore_s
+        self.load_paths.append(path)
 
     def load_failed(self, *, servable: ServableId, path: str, load_s: float) -> None:
         self.failed_loads.append(servable)
+        self.load_paths.append(path)
 
     def runs_hung(self, *, servable: ServableId, count: int) -> None:
         self.hung[servable] += count

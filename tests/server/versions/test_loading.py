@@ -252,6 +252,7 @@ def test_a_load_that_fails_late_gives_everything_back(tmp_path: Path) -> None:
     assert executor.loaded[ID].closed
     assert metrics.failed_loads == [ID]
     assert metrics.load_s == {}
+    assert metrics.load_paths == [str(tmp_path)]
 
 
 def test_the_time_of_a_load_excludes_its_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +271,8 @@ def test_the_time_of_a_load_excludes_its_warmup(tmp_path: Path, monkeypatch: pyt
     loader = VersionLoader(LocalStorage(missing_file), SlowExecutor(), LoadingOptions(), DeviceServices(clock, metrics))
     loader.unload(loader.load(AspiredVersion(ID, VersionLocation(str(tmp_path)))))
     assert metrics.load_s == {ID.version: 2.5}
+    assert metrics.restore_s == {ID.version: 2.5}
+    assert metrics.load_paths == [str(tmp_path)]
     assert metrics.failed_loads == []
 
 

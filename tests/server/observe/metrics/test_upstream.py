@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.measured import ID, finish, page_of, run_batch, upstream_page
+from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.histogram import (
@@ -152,3 +153,68 @@ def test_warmups_with_records_are_timed_by_the_versions_path() -> None:
     assert lines(metrics, ":tensorflow:serving:model_warmup_records_read") == [
         f":tensorflow:serving:model_warmup_records_read{labels} 2"
     ]
+
+
+LOAD = ":tensorflow:cc:saved_model:load"
+
+
+def load(metrics: PrometheusMetrics, servable: ServableId, path: str, load_s: float = 0.5) -> None:
+    metrics.version_loaded(servable=servable, path=path, costs=CostModel(), load_s=load_s, restore_s=load_s / 2)
+    metrics.version_changed(servable=servable, state=State.AVAILABLE)
+
+
+def test_attempts_to_load_a_version_are_counted_and_timed_by_its_path() -> None:
+    metrics = PrometheusMetrics()
+    for _ in range(2):
+        metrics.load_failed(servable=ID, path="/models/m/3", load_s=0.25)
+        metrics.version_changed(servable=ID, state=State.END)
+    load(metrics, ID, "/models/m/3")
+    assert lines(metrics, f"{LOAD}_attempt_count") == [
+        f'{LOAD}_attempt_count{{model_path="/models/m/3",status="success"}} 1',
+        f'{LOAD}_attempt_count{{model_path="/models/m/3",status="fail"}} 2',
+    ]
+    assert lines(metrics, f"{LOAD}_latency") == [f'{LOAD}_latency{{model_path="/models/m/3"}} 1000000']
+    labels = 'model_path="/models/m/3",stage="restore_graph"'
+    assert lines(metrics, f"{LOAD}_latency_by_stage_sum") == [f"{LOAD}_latency_by_stage_sum{{{labels}}} 250000"]
+    assert lines(metrics, f"{LOAD}_latency_by_stage_count") == [f"{LOAD}_latency_by_stage_count{{{labels}}} 1"]
+
+
+def test_models_with_the_same_path_share_its_series() -> None:
+    metrics = PrometheusMetrics()
+    for model in ("m", "n"):
+        load(metrics, ServableId(model, 3), "/models/shared/3")
+        metrics.version_warmed(servable=ServableId(model, 3), path=Path("/models/shared/3"), records=2, duration_s=0.1)
+    assert lines(metrics, f"{LOAD}_attempt_count") == [
+        f'{LOAD}_attempt_count{{model_path="/models/shared/3",status="success"}} 2'
+    ]
+    assert [line.split()[1] for line in lines(metrics, f"{LOAD}_latency_by_stage_count")] == ["2"]
+    assert [line.split()[1] for line in lines(metrics, ":tensorflow:serving:model_warmup_records_read")] == ["4"]
+    assert [line.split()[1] for line in lines(metrics, ":tensorflow:serving:model_warmup_latency_count")] == ["2"]
+
+
+def test_loads_of_a_version_end_when_a_later_one_has_ended() -> None:
+    metrics = PrometheusMetrics()
+    for version in (1, 2, 3):
+        load(metrics, ServableId("m", version), f"/models/m/{version}")
+        metrics.version_changed(servable=ServableId("m", version - 1), state=State.END)
+    paths = [line.split('"')[1] for line in lines(metrics, f"{LOAD}_latency")]
+    assert paths == ["/models/m/2", "/models/m/3"]
+
+
+def test_graphs_are_counted_from_the_start_and_runs_by_the_batch() -> None:
+    metrics = PrometheusMetrics()
+    core = ":tensorflow:core"
+    names = ("graph_build_calls", "graph_build_time_usecs", "graph_runs", "graph_run_time_usecs", "xla_compilations")
+    for name in names:
+        assert lines(metrics, f"{core}:{name}") == [f"{core}:{name}{{}} 0"]
+    metrics.devices.graph_built(duration_s=0.002)
+    metrics.devices.graph_built(duration_s=0.5, with_xla=True)
+    for run_s in (0.25, 0.5):
+        run_batch(metrics, task_rows=[1, 2], run_s=run_s)
+    metrics.version_changed(servable=ID, state=State.END)
+    values = {name: lines(metrics, f"{core}:{name}")[0].split()[1] for name in names}
+    assert list(values.values()) == ["2", "502000", "2", "750000", "1"]
+    assert lines(metrics, f"{core}:graph_run_time_usecs_histogram_count") == [
+        f"{core}:graph_run_time_usecs_histogram_count{{}} 2"
+    ]
+    assert f'{core}:graph_run_time_usecs_histogram_bucket{{le="256000"}} 1' in upstream_page(metrics).splitlines()
