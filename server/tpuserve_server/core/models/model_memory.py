@@ -40,7 +40,8 @@ class ModelMemory:
     """The memory of all versions that are loaded. Thread-safe: `_changed` guards all fields.
 
     The size of a version is what its first load allocates, with its warm-up, or the size of its files if that is more:
-    runtimes map some files instead of reading them. With a limit, first loads take place one at a time, because the
+    runtimes map some files instead of reading them. Only files count for the first load of the process, and the next
+    load of this version measures it. With a limit, first loads take place one at a time, because the
     allocations of two cannot be told apart. If another load or unload takes place meanwhile, the next load measures
     again.
 
@@ -61,6 +62,7 @@ class ModelMemory:
         self._held: set[HeldMemory] = set()
         self._leaving: set[str] = set()
         self._changes = 0
+        self._has_loaded = False
         self._looks = 0
 
     def make_room_with(self, dismiss_one: Callable[[], str]) -> None:
@@ -88,10 +90,12 @@ class ModelMemory:
                 raise
             grown_bytes = allocated_bytes() - before_bytes
         with self._changed:
-            measured_bytes = max(grown_bytes, files_bytes)
-            if self._changes == changes:
+            # The first load of the process also starts a runtime, whose memory stays.
+            measured_bytes = max(grown_bytes, files_bytes) if self._has_loaded else files_bytes
+            if self._changes == changes and self._has_loaded:
                 self._sizes.setdefault(key, measured_bytes)
             self._changes += 1
+            self._has_loaded = True
             held.size_bytes = self._sizes.get(key, measured_bytes)
         # This may be more than the room that was made.
         while self._lacks(0) and self._dismiss():
