@@ -156,7 +156,7 @@ def parse_served(text: str, protocol: Protocol) -> Served:
 
 def samples(page: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
     """Yield labels and value of each sample of a metric on a Prometheus page."""
-    for labels, value in re.findall(rf"^{name}\{{(.*)\}} (\S+)$", page, re.MULTILINE):
+    for labels, value in re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", page, re.MULTILINE):
         yield dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)
 
 
