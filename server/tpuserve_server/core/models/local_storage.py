@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tpuserve_server.core.terms.errors import FailedPrecondition
-from tpuserve_server.core.terms.storage import VersionLocation, index_versions, parse_version, show_name
+from tpuserve_server.core.terms.storage import FILE_SCHEME, VersionLocation, index_versions, parse_version, show_name
 
 
 class LocalStorage:
@@ -77,6 +77,18 @@ class LocalStorage:
 
     def release(self, path: Path) -> None:
         """Do nothing, because `fetch` copied nothing."""
+
+
+def directory_stamp(base_path: str) -> tuple[int, ...] | None:
+    """Return numbers that change when an entry of a directory is added, removed or renamed, or None without one.
+
+    Cheap. Some network file systems do not change them.
+    """
+    try:
+        info = os.stat(base_path.removeprefix(FILE_SCHEME))
+    except OSError:
+        return None
+    return (info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def _is_version(entry: os.DirEntry[str]) -> bool:
@@ -152,12 +164,11 @@ class _Walk:
     refusal: str = ""
     changed_ns: int = 0
     _left: int = MAX_ENTRIES
-    _allowed: tuple[str, ...] = ()
+    # Real paths of the directories that a link may lead into, once a link needs them.
+    _allowed: tuple[str, ...] | None = None
 
     def run(self) -> Iterator[str]:
         """Yield a line for each file, with what a change of the file changes."""
-        # Use realpath: Path.resolve raises RuntimeError for circular links.
-        self._allowed = tuple(os.path.realpath(folder) for folder in (self.version.parent, self.version))
         pending = self._root()
         while pending:
             folder = pending.pop()
@@ -214,6 +225,9 @@ class _Walk:
             return None
 
     def _follow(self, name: str, path: str, link: os.stat_result) -> os.stat_result:
+        # Use realpath: Path.resolve raises RuntimeError for circular links.
+        if self._allowed is None:
+            self._allowed = tuple(os.path.realpath(folder) for folder in (self.version.parent, self.version))
         target = Path(os.path.realpath(path))
         if not any(target.is_relative_to(folder) for folder in self._allowed):
             self._refuse(name, "is a link to a file outside the model's base path. Put the file inside it")

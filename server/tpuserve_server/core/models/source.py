@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tpuserve_server.core.models.loader import AspiredVersion
+from tpuserve_server.core.models.local_storage import directory_stamp
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.watched_model import STILL_S, Found, WatchedModel
 from tpuserve_server.core.terms.deadline import WaitingClock
@@ -24,6 +25,9 @@ _PARALLEL: Final = 32
 _MAX_SHARE: Final = 0.1
 # Longest pause that a slow or failing store causes.
 _MAX_PAUSE_S: Final = 60.0
+# Part of the time that the files in directories may be looked at, while nothing changes, and the longest pause for it.
+_MAX_FOLDER_SHARE: Final = 0.01
+_MAX_FOLDER_PAUSE_S: Final = 15.0
 # A pause of a second has then reached any interval.
 _MOST_DOUBLINGS: Final = 32
 
@@ -49,7 +53,8 @@ class Source:
     reported too. Its load reports the error. The source looks at an incomplete version each second.
 
     Each poll is a round on the polling thread. It looks at directories itself, and at base paths in stores through a
-    few threads, because each listing waits for a network. The polling thread waits for them.
+    few threads, because each listing waits for a network. The polling thread waits for them. A poll of many directories
+    lists only those whose entries have changed, and looks at the files in the others from time to time.
 
     `_lock` guards `_configs`, `_changed`, `_stopping` and the right to report. The polling thread owns the other
     fields, and lends each WatchedModel to the thread that looks.
@@ -124,7 +129,8 @@ class Source:
         while True:
             self._update()
             now_s = self._clock.monotonic_s()
-            self._look_at([model for model in self._models.values() if model.due_s <= now_s])
+            due = [model for model in self._models.values() if model.due_s <= now_s]
+            self._look_at([model for model in due if not self._is_settled(model, now_s)])
             due_s = min((model.due_s for model in self._models.values()), default=math.inf)
             with self._lock:
                 while not self._stopping and not self._changed and self._clock.monotonic_s() < due_s:
@@ -146,13 +152,24 @@ class Source:
         for name, model in self._models.items():
             model.config = configs[name]
             if name in changed:
-                model.due_s, model.failures = 0.0, 0
+                model.due_s, model.failures, model.settled_until_s = 0.0, 0, 0.0
+
+    def _is_settled(self, model: WatchedModel, now_s: float) -> bool:
+        """Return whether a model needs no look at this poll, and plan the next poll of it."""
+        if now_s >= model.settled_until_s or directory_stamp(model.config.base_path) != model.stamp:
+            return False
+        model.due_s = now_s + self._poll_wait_s
+        return True
 
     def _look_at(self, models: Sequence[WatchedModel]) -> bool:
         """Look at these models, directories first, and choose when to look again. Return whether all are complete."""
         in_stores = [model for model in models if is_uri(model.config.base_path)]
-        looks = [self._look(model) for model in models if not is_uri(model.config.base_path)]
+        looks = [self._look_into(model) for model in models if not is_uri(model.config.base_path)]
         self._plan(looks, store_pause_s=0.0)
+        pause_s = min(sum(look.took_s for look in looks) / _MAX_FOLDER_SHARE, _MAX_FOLDER_PAUSE_S)
+        for look in looks:
+            is_settled = look.found is Found.COMPLETE and look.model.stamp is not None
+            look.model.settled_until_s = self._clock.monotonic_s() + pause_s if is_settled else 0.0
         began_s = self._clock.monotonic_s()
         if in_stores:
             self._prepare([model.config.base_path for model in in_stores])
@@ -160,6 +177,11 @@ class Source:
         looks_at_stores = list(self._pool.map(self._look, in_stores))
         self._plan(looks_at_stores, store_pause_s=self._find_store_pause_s(looks_at_stores, prepared_s))
         return all(look.found is Found.COMPLETE for look in (*looks, *looks_at_stores))
+
+    def _look_into(self, model: WatchedModel) -> "_Look":
+        # Before the look, so that the next stamp differs if an entry is added during the look.
+        model.stamp = directory_stamp(model.config.base_path)
+        return self._look(model)
 
     def _look(self, model: WatchedModel) -> "_Look":
         began_s = self._clock.monotonic_s()

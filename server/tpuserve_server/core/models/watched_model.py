@@ -44,7 +44,8 @@ OnPending: TypeAlias = Callable[[ModelConfig, Pending], None]
 class WatchedModel:
     """One base path. One thread at a time calls `look`.
 
-    `due_s` and `failures` belong to the source: the time of the next look, and the number of failed looks in a row.
+    These fields belong to the source: `due_s`, the time of the next look, and `failures`, the number of failed looks in
+    a row. Until `settled_until_s`, a look is only needed if the stamp of the directory is not `stamp`.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class WatchedModel:
         self.config = config
         self.due_s = 0.0
         self.failures = 0
+        self.settled_until_s = 0.0
+        self.stamp: tuple[int, ...] | None = None
         self._storage = storage
         self._on_aspired = on_aspired
         self._on_pending = on_pending

@@ -23,8 +23,11 @@ from tpuserve_server.core.terms.types import Pending
 class SteppedClock:
     """A WaitingClock that jumps to the end of each wait, up to `end_s`. From then on, a wait only ends by a wake-up."""
 
-    def __init__(self, end_s: float = math.inf) -> None:
+    def __init__(self, end_s: float = math.inf, *, at_s: float = math.inf, act: Callable[[], object] = str) -> None:
+        """Call `act` once, in the first wait that ends `at_s` seconds after the start."""
         self.now_s = 1000.0
+        self._at_s = self.now_s + at_s
+        self._act = act
         self._end_s = self.now_s + end_s
         self.is_over = threading.Event()
 
@@ -34,6 +37,9 @@ class SteppedClock:
     def wait_until(self, condition: threading.Condition, at_s: float) -> None:
         if at_s < self._end_s:
             self.now_s = at_s
+            if at_s >= self._at_s:
+                self._at_s = math.inf
+                self._act()
         else:
             self.is_over.set()
             condition.wait()
@@ -569,9 +575,11 @@ def listing_times(
     whole: bool | None = True,
     took_s: float = 0.0,
     error: OSError | None = None,
+    at_s: float = math.inf,
+    act: Callable[[], object] = str,
 ) -> list[float]:
     """Run a source with one model until `end_s`, and return the times of its listings, in whole seconds."""
-    clock = SteppedClock(end_s)
+    clock = SteppedClock(end_s, at_s=at_s, act=act)
     storage = CountingStorage(root, clock, whole=whole, took_s=took_s)
     storage.error = error
     source = Source(storage, lambda name, aspired: None, poll_wait_s=poll_wait_s, clock=clock)
@@ -645,3 +653,18 @@ def test_a_configuration_that_stays_the_same_causes_no_listing(tmp_path: Path) -
     assert reported.acquire(timeout=10)
     source.stop()
     assert len(storage.listed_s) == 3
+
+
+def test_files_in_directories_are_looked_at_for_a_hundredth_of_the_time(tmp_path: Path) -> None:
+    add(tmp_path / "m", "1")
+    base = str(tmp_path / "m")
+    assert listing_times(tmp_path, base, poll_wait_s=1, end_s=3, took_s=0.001) == [0, 1, 2]
+    assert listing_times(tmp_path, base, poll_wait_s=1, end_s=20, took_s=0.05) == [0, 5, 10, 15]
+    assert listing_times(tmp_path, f"file://{base}", poll_wait_s=1, end_s=40, took_s=1) == [0, 16, 32]
+    # A new entry is seen at the next poll.
+    listed = listing_times(
+        tmp_path, base, poll_wait_s=1, end_s=12, took_s=0.1, at_s=4, act=lambda: add(tmp_path / "m", "2")
+    )
+    assert listed == [0, 4]
+    listed = listing_times(tmp_path, base, poll_wait_s=1, end_s=12, took_s=0.1, at_s=4, act=lambda: shutil.rmtree(base))
+    assert listed[:2] == [0, 4]
