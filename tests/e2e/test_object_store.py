@@ -145,13 +145,14 @@ def test_a_store_serves_only_versions_with_a_valid_signature(store: RunningStore
 
 def configuration(store: RunningStore, *models: str) -> bytes:
     listed = (
-        f'config {{ name: "{m}" base_path: "{store.uri("models/mlp")}" model_platform: "tensorflow" }}' for m in models
+        f'config {{ name: "{m}" base_path: "{store.uri("configured/mlp")}" model_platform: "tensorflow" }}' for m in models
     )
     return f"model_config_list {{ {' '.join(listed)} }}".encode()
 
 
 def test_configuration_in_a_store_is_served_and_polled(store: RunningStore, tmp_path: Path) -> None:
-    publish(store, tmp_path, 1)
+    # A path of its own: the content of moto outlives the store of another test.
+    store.put_folder(save_mlp(tmp_path / "1"), "configured/mlp/1")
     keys = KeyFile(tmp_path / "credentials.json")
     keys.add("client", roles="predict,read")
     store.put("config/models.config", configuration(store, "m"))
