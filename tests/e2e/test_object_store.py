@@ -145,7 +145,8 @@ def test_a_store_serves_only_versions_with_a_valid_signature(store: RunningStore
 
 def configuration(store: RunningStore, *models: str) -> bytes:
     listed = (
-        f'config {{ name: "{m}" base_path: "{store.uri("configured/mlp")}" model_platform: "tensorflow" }}' for m in models
+        f'config {{ name: "{m}" base_path: "{store.uri("configured/mlp")}" model_platform: "tensorflow" }}'
+        for m in models
     )
     return f"model_config_list {{ {' '.join(listed)} }}".encode()
 
