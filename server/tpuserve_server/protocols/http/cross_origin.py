@@ -8,7 +8,7 @@ pages of other sites, whatever these headers allow.
 from typing import TYPE_CHECKING, Final
 
 from tpuserve_server.access.authenticator import API_KEY, AUTHORIZATION
-from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, TRACESTATE
+from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, TRACERESPONSE, TRACESTATE
 from tpuserve_server.protocols.http.headers import JSON_LENGTH_NAME, TIMEOUT_HEADER
 from tpuserve_server.protocols.http.response import (
     CACHE_HEADER,
@@ -46,6 +46,7 @@ _EXPOSED: Final = (
     CACHE_HEADER,
     REQUEST_ID_HEADER,
     SERVER_TIMING_HEADER,
+    TRACERESPONSE,
     RETRY_AFTER_HEADER,
     JSON_LENGTH_NAME,
 )

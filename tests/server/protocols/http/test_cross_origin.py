@@ -23,7 +23,7 @@ CORS: Final = {
         "x-request-id, traceparent, tracestate, x-tpuserve-timing, Inference-Header-Content-Length"
     ),
     "access-control-expose-headers": (
-        "x-tpuserve-model-version, x-tpuserve-cache, x-request-id, server-timing, retry-after, "
+        "x-tpuserve-model-version, x-tpuserve-cache, x-request-id, server-timing, traceresponse, retry-after, "
         "Inference-Header-Content-Length"
     ),
 }
