@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import ssl
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ class CountingProxy:
     throttles does. `lock` guards the counts.
     """
 
-    def __init__(self, store_port: int, delay_s: float = 0.0) -> None:
+    def __init__(self, store_port: int, delay_s: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
         self.delay_s = delay_s
         self.refuses = False
         self.lock = threading.Lock()
@@ -32,6 +33,8 @@ class CountingProxy:
         self._store_port = store_port
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.port = self._server.server_address[1]
 
     @contextmanager

@@ -1,10 +1,15 @@
+import ssl
 import sys
+import time
+from pathlib import Path
 
 import pytest
+import trustme
 
+from tests.support.counting_proxy import CountingProxy
 from tests.support.object_stores import BUCKET, RunningStore
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument
-from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError
+from tpuserve_server.storage.object_store import ObjectStore, StoredObject, StoreError, store_of
 
 
 def only(store: ObjectStore, uri: str) -> StoredObject:
@@ -41,6 +46,8 @@ def test_an_object_says_its_size_its_hash_and_when_it_changed(store: RunningStor
     store.put("hashes/a", b"456")
     second = only(objects, store.uri("hashes"))
     assert second.tag != first.tag
+    assert second.written_unix_s is not None
+    assert abs(second.written_unix_s - time.time()) < 60
     assert objects.read(second, 1, 3) == b"56"
 
 
@@ -78,3 +85,24 @@ def test_an_object_that_came_in_parts_has_no_md5(store: RunningStore) -> None:
 def test_hashes_that_are_none_are_left_out() -> None:
     info = {"name": "b/a", "size": None, "md5Hash": "not base64!", "crc32c": 7, "generation": "1", "etag": None}
     assert StoredObject.from_listing("a", info) == StoredObject("a", "b/a", 0, "1")
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_tensorflows_variables_lead_to_a_store_with_tls(
+    store: RunningStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    store.put("tls/1/saved_model.pb", b"x")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    with CountingProxy(store.port, tls=context).running() as proxy:
+        monkeypatch.setenv("S3_ENDPOINT", f"127.0.0.1:{proxy.port}")
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            store_of("s3://x").list(store.uri("tls"))
+        for name, value in (("S3_CA_FILE", str(tmp_path / "ca.pem")), ("S3_VERIFY_SSL", "0")):
+            with monkeypatch.context() as environment:
+                environment.setenv(name, value)
+                assert [one.name for one in store_of("s3://x").list(store.uri("tls")) or ()] == ["1/saved_model.pb"]
+        assert proxy.listings == {"tls/": 2}
