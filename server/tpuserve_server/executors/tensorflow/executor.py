@@ -216,6 +216,10 @@ def _may_block(node: RunNode, functions: Container[str]) -> bool:
 
 # Maximum number of callables of a servable: one for each signature and set of outputs that clients request.
 _MAX_CALLABLES = 64
+# A run on TensorFlow's threads that fails may return while one of them still unlocks a mutex of the graph: a call of a
+# function reports its error while it holds the mutex (PartitionedCallOp::ComputeAsync,
+# core/kernels/partitioned_function_ops.cc). Freeing the graph before would end the process.
+_AFTER_FAILURE_S: Final = 1.0
 
 
 class TensorFlowExecutor:
@@ -348,6 +352,9 @@ class TensorFlowServable:
         # Guards the callables, which several device threads may use.
         self._lock = threading.Lock()
         self._callables: OrderedDict[tuple[str, tuple[str, ...]], SessionCallable] = OrderedDict()
+        # Callables whose run on TensorFlow's threads failed, and the time from which they may be freed.
+        self._failed: list[SessionCallable] = []
+        self._free_from_s = 0.0
 
     def dispatch(self, signature_name: str, inputs: Tensors, output_names: Sequence[str]) -> InFlight:
         """Run the signature. Blocks until done.
@@ -386,10 +393,12 @@ class TensorFlowServable:
 
     def close(self) -> None:
         """Close the session, which frees its memory."""
+        time.sleep(max(self._free_from_s - time.monotonic(), 0.0))
         run_in_background(self._session.close, "unload-tensorflow")
         # Last, because the closed session has released its part of each callable. Releasing them one by one earlier
         # would hold the interpreter's lock for 2.5 ms with a graph of a thousand nodes.
         self._callables.clear()
+        self._failed.clear()
 
     def _add_callable(self, key: tuple[str, tuple[str, ...]]) -> SessionCallable:
         if len(self._callables) >= _MAX_CALLABLES:
@@ -417,10 +426,15 @@ class TensorFlowServable:
     def _run_limited(self, key: tuple[str, tuple[str, ...]], feeds: Sequence[Array], limit_s: float) -> None:
         """Run with a limit. TensorFlow cannot limit runs on the calling thread, so this run has a separate callable."""
         options = RunOptions(timeout_in_ms=max(int(limit_s * 1000), 1))
+        limited = self._make_callable(key, options)
         try:
-            self._make_callable(key, options)(feeds)
-        except DeadlineExceededError as error:
-            raise DeadlineExceeded(f"the run does not end within {limit_s:g} s") from error
+            limited(feeds)
+        except OpError as error:
+            self._failed.append(limited)
+            self._free_from_s = time.monotonic() + _AFTER_FAILURE_S
+            if isinstance(error, DeadlineExceededError):
+                raise DeadlineExceeded(f"the run does not end within {limit_s:g} s") from error
+            raise
         self._endless.discard(key[0])
 
 
