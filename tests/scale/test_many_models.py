@@ -41,7 +41,9 @@ def measure(template: Path, folder: Path, count: int) -> Cost:
     for name in names:
         shutil.copytree(template, folder / name / "1", copy_function=os.link)
     config = folder / "models.config"
-    configs = "\n".join(f"config {{ name: '{name}' base_path: '{folder / name}' }}" for name in names)
+    configs = "\n".join(
+        f"config {{ name: '{name}' base_path: '{folder / name}' model_platform: 'tensorflow' }}" for name in names
+    )
     config.write_text(f"model_config_list {{ {configs} }}")
     flags = (f"--model_config_file={config}", "--file_system_poll_wait_seconds=1")
     with run_configured_server(folder / "log", *flags, model=names[-1]) as server:
