@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from tpuserve_server.access.access import OPEN, READ_SERVER
@@ -296,12 +297,18 @@ class RestApp(FastAPI):
 
         async def send_head(message: "Message") -> None:
             nonlocal is_complete
+            if message["type"] != "http.response.body":
+                await send(message)
+                return
             if is_complete:
+                await send({"type": message["type"]})
                 raise _HeadSent
-            is_complete = message["type"] == "http.response.body"
-            await send({"type": message["type"]} if is_complete else message)
+            is_complete = True
+            # A stream has no length, which the host learns from the field.
+            await send({"type": message["type"], "more_body": message.get("more_body", False)})
 
-        with contextlib.suppress(_HeadSent):
+        # Starlette reports the error of a stream as a disconnect.
+        with contextlib.suppress(_HeadSent, ClientDisconnect):
             await self({**scope, "method": "GET"}, receive, send_head)
 
     def openapi(self) -> dict[str, Any]:
