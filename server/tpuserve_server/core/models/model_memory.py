@@ -14,6 +14,8 @@ from tpuserve_server.core.terms.types import ServableId
 # Maximum wait until other loads and the requests of leaving models have ended.
 _PATIENCE_S: Final = 60.0
 _MIB: Final = 2**20
+# Measured sizes that are kept. The oldest are dropped, and measured again.
+_MOST_SIZES: Final = 1 << 14
 
 
 def _nothing_leaves() -> str:
@@ -41,9 +43,8 @@ class ModelMemory:
 
     The size of a version is what its first load allocates, with its warm-up, or the size of its files if that is more:
     runtimes map some files instead of reading them. Only files count for the first load of the process, and the next
-    load of this version measures it. With a limit, first loads take place one at a time, because the
-    allocations of two cannot be told apart. If another load or unload takes place meanwhile, the next load measures
-    again.
+    load of this version measures it. With a limit, first loads take place one at a time, because the allocations of two
+    cannot be told apart. If another load or unload takes place meanwhile, the next load measures again.
 
     `_sizes` are the measured sizes by version and fingerprint. `_held` is the memory of the versions that are loaded or
     that load now, and `_leaving` the models that unload to make room. `_changes` counts the starts and ends of loads
@@ -80,7 +81,9 @@ class ModelMemory:
         """
         key = servable_id, fingerprint
         is_first = bool(self._limit_bytes) and key not in self._sizes
-        with self._first_load if is_first else contextlib.nullcontext():
+        # A load that hangs keeps the lock. Others then begin after their patience.
+        is_alone = is_first and self._first_load.acquire(timeout=self._patience_s)
+        try:
             held, changes = self._take(servable_id, self._sizes.get(key, files_bytes))
             before_bytes = allocated_bytes()
             try:
@@ -89,11 +92,16 @@ class ModelMemory:
                 held.release()
                 raise
             grown_bytes = allocated_bytes() - before_bytes
+        finally:
+            if is_alone:
+                self._first_load.release()
         with self._changed:
             # The first load of the process also starts a runtime, whose memory stays.
             measured_bytes = max(grown_bytes, files_bytes) if self._has_loaded else files_bytes
             if self._changes == changes and self._has_loaded:
                 self._sizes.setdefault(key, measured_bytes)
+                if len(self._sizes) > _MOST_SIZES:
+                    del self._sizes[next(iter(self._sizes))]
             self._changes += 1
             self._has_loaded = True
             held.size_bytes = self._sizes.get(key, measured_bytes)
@@ -141,12 +149,16 @@ class ModelMemory:
                     self._held.add(held)
                     self._changes += 1
                     return held, self._changes
-            if self._lacks(size_bytes) and self._dismiss():
+            can_fit = size_bytes <= self._limit_bytes
+            if can_fit and self._lacks(size_bytes) and self._dismiss():
                 continue
             remaining_s = give_up_s - self._clock.monotonic_s()
             with self._changed:
-                waits = remaining_s > 0 and size_bytes <= self._limit_bytes
-                if not waits or not self._changed.wait_for(partial(self._has_looks_beyond, looks), remaining_s):
+                if (
+                    not can_fit
+                    or remaining_s <= 0
+                    or not self._changed.wait_for(partial(self._has_looks_beyond, looks), remaining_s)
+                ):
                     raise ResourceExhausted(self._describe(size_bytes, held_bytes))
 
     def _has_looks_beyond(self, looks: int) -> bool:

@@ -256,6 +256,8 @@ async def test_a_model_above_the_limit_is_refused_with_both_sizes(small_house: H
     await small_house.use("a")
     with pytest.raises(NotLoaded, match=r"needs 3072 MiB, and .* of the 2048 MiB of --model_memory_bytes"):
         await small_house.use("c")
+    # It makes no other model leave, because that would not help.
+    small_house.wait_for("a")
 
 
 async def test_the_next_request_tries_again_after_an_error_that_may_pass(house: House) -> None:
@@ -292,6 +294,25 @@ def test_memory_that_is_released_lets_a_load_continue() -> None:
     memory.make_room_with(unload)
     with memory.loading(second, "", GIB):
         assert set(memory.sizes()) == {second}
+
+
+def test_a_load_that_hangs_does_not_hold_the_others() -> None:
+    memory = ModelMemory(FakeClock(), GIB, patience_s=0.1)
+    began, ends = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with memory.loading(ServableId("a", 1), "", 10):
+            began.set()
+            assert ends.wait(10)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert began.wait(10)
+    with memory.loading(ServableId("b", 1), "", 10) as held:
+        assert set(memory.sizes()) == {ServableId("a", 1), ServableId("b", 1)}
+    held.release()
+    ends.set()
+    thread.join()
 
 
 def test_a_failed_load_holds_no_memory() -> None:
