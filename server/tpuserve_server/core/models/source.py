@@ -26,8 +26,8 @@ _MAX_SHARE: Final = 0.1
 # Longest pause that a slow or failing store causes.
 _MAX_PAUSE_S: Final = 60.0
 # Part of the time that the files in directories may be looked at, while nothing changes, and the longest pause for it.
-_MAX_FOLDER_SHARE: Final = 0.01
-_MAX_FOLDER_PAUSE_S: Final = 15.0
+_MAX_FOLDER_SHARE: Final = 0.005
+_MAX_FOLDER_PAUSE_S: Final = 30.0
 # A pause of a second has then reached any interval.
 _MOST_DOUBLINGS: Final = 32
 
