@@ -158,7 +158,7 @@ def test_device_programs_with_other_calls_are_refused(attacked: RunningServer) -
     state, error = attacked.final_states("programs")[1]
     assert state is State.END
     assert "has custom calls that this server refuses: memcpy" in error
-    assert error.endswith("--allowed_ops=memcpy")
+    assert error.endswith("--allowed_ops=memcpy (permanent: tried again when its files change)")
 
 
 def test_an_operation_that_the_operator_allows_runs_and_is_shown(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ const column = document.querySelector(".drawing .column");
 column.dispatchEvent(new PointerEvent("pointermove", {bubbles: true}));
 return column.closest(".drawing").querySelector(".tooltip-text").textContent;
 """
-CHARTS = "document.querySelectorAll('svg path, svg circle').length"
+CHARTS = "return document.querySelectorAll('svg path, svg circle').length"
 LINKS = "return [...document.querySelectorAll('#version-digits-1 dd a')].map(one => [one.textContent, one.href])"
 
 
@@ -64,7 +64,6 @@ def reports(models: Path, site: RunningServer) -> Iterator[dict[str, Path]]:
 def see(browser: WebDriver, url: str, scheme: Literal["light", "dark"]) -> dict[str, Any]:
     browser.resize(1100, scheme)
     browser.open(url)
-    browser.wait_for(CHARTS)
     seen: dict[str, Any] = browser.evaluate(SEEN)
     assert browser.find_complaints() == []
     return seen
@@ -79,6 +78,8 @@ def test_report_looks_from_the_server_as_from_a_file(
     for scheme in SCHEMES:
         served = see(browser, f"{site.rest}/console/reports/digits/1/{path.name}", scheme)
         assert served == see(browser, path.as_uri(), scheme)
+        # The export of digits has no chart on a CPU where the version's outputs equal the source's.
+        assert browser.evaluate(CHARTS) or path.name == "export.html"
         colors.add(served["color"])
     assert len(colors) == 2
 
