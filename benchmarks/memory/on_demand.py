@@ -85,10 +85,11 @@ class Fleet:
             predict_request(_name(number), {mlp_model.INPUT: mlp_model.example()}) for number in range(count)
         ]
 
-    def figure(self, name: str) -> float:
-        """Return the sum of a metric."""
+    def figure(self, name: str, **labels: str) -> float:
+        """Return the sum of a metric over the samples with these labels."""
         with urllib.request.urlopen(self._page, timeout=PATIENCE_S) as page:
-            return sum(value for _, value in samples(page.read().decode(), name))
+            found = samples(page.read().decode(), name)
+        return sum(value for each, value in found if labels.items() <= each.items())
 
     async def warm(self, numbers: range) -> None:
         """Load these models."""
@@ -154,9 +155,10 @@ def measure_size(config_file: Path, scratch: Path) -> int:
     """Return the memory of one model, by the server's own figure."""
     flags = (f"--model_config_file={config_file}", "--load_policy=on_demand")
     with model_server(config_file.parent, scratch, *flags) as server:
-        fleet = Fleet(server, 2)
-        asyncio.run(fleet.warm(range(2)))
-        return round(fleet.figure("tpuserve_model_memory_bytes") / 2)
+        fleet = Fleet(server, 3)
+        asyncio.run(fleet.warm(range(3)))
+        # The first load of a process counts only files, and the second one starts what runs need.
+        return round(fleet.figure("tpuserve_model_memory_bytes", model_name=_name(2)))
 
 
 def measure(count: int, holds: int, rate_per_s: float, duration_s: float, scratch: Path, console: Console) -> Result:
