@@ -161,7 +161,9 @@ def measure_size(config_file: Path, scratch: Path) -> int:
         return round(fleet.figure("tpuserve_model_memory_bytes", model_name=_name(2)))
 
 
-def measure(count: int, holds: int, rate_per_s: float, duration_s: float, scratch: Path, console: Console) -> Result:
+def measure(
+    count: int, holds: int, rate_per_s: float, duration_s: float, threads: int, scratch: Path, console: Console
+) -> Result:
     """Run all phases with one server."""
     config_file = write_models(scratch / "models", count)
     size = measure_size(config_file, scratch)
@@ -172,6 +174,7 @@ def measure(count: int, holds: int, rate_per_s: float, duration_s: float, scratc
         f"--model_config_file={config_file}",
         "--load_policy=on_demand",
         f"--model_memory_bytes={size * holds}",
+        f"--num_load_threads={threads}",
     )
     began_s = time.monotonic()
     with model_server(config_file.parent, scratch, *flags) as server:
@@ -209,13 +212,14 @@ def measure(count: int, holds: int, rate_per_s: float, duration_s: float, scratc
 @click.option("--holds", default=20, show_default=True, type=click.IntRange(2, 10_000), help="Models that fit.")
 @click.option("--rate", default=100.0, show_default=True, type=click.FloatRange(1), help="Hits per second.")
 @click.option("--duration", default=40.0, show_default=True, type=click.FloatRange(1), help="Seconds of each phase.")
+@click.option("--load-threads", default=4, show_default=True, type=click.IntRange(1), help="Loads at a time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document. Progress goes to standard error.")
-def main(models: int, holds: int, rate: float, duration: float, as_json: bool) -> None:
+def main(models: int, holds: int, rate: float, duration: float, load_threads: int, as_json: bool) -> None:
     """Serve many models from a memory that holds a few, and print hit rate, latencies and loads."""
     exit_on_sigterm()
     console = Console(stderr=as_json)
     with tempfile.TemporaryDirectory() as scratch:
-        result = measure(models, holds, rate, duration, Path(scratch), console)
+        result = measure(models, holds, rate, duration, load_threads, Path(scratch), console)
     if as_json:
         print(json.dumps(asdict(result) | {"p99_ratio": result.p99_ratio}))
         return

@@ -19,7 +19,7 @@ from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.response_cache import ResponseCaches, VersionResponses
-from tpuserve_server.core.system.memory import mapping_allocations, total_size, trim_memory
+from tpuserve_server.core.system.memory import mapping_allocations, total_size, trim_much_memory
 from tpuserve_server.core.system.threads import run_in_background
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeviceLost, FailedPrecondition, InvalidArgument, counted
@@ -199,7 +199,7 @@ class VersionLoader:
             raise
         finally:
             # A load may need several times the memory of its result.
-            trim_memory()
+            trim_much_memory()
 
     def _fetch_and_load(self, aspired: AspiredVersion, started_s: float) -> LoadedVersion:
         path = self._storage.fetch(aspired.location)
@@ -223,7 +223,7 @@ class VersionLoader:
             loaded.servable.close()
         finally:
             # Not in the background: it locks the allocator, and a low-priority thread could hold the lock for long.
-            trim_memory()
+            trim_much_memory()
             if loaded.memory is not None:
                 loaded.memory.release()
             if loaded.path is not None:

@@ -224,9 +224,11 @@ def mapping_allocations() -> contextlib.AbstractContextManager[None]:
     return _allocator.mapping()
 
 
-# Fields of glibc's mallinfo2 (malloc.h): mapped and other bytes in use.
+# Fields of glibc's mallinfo2 (malloc.h): mapped and other bytes in use, and free bytes that the heap keeps.
 _MALLINFO_FIELDS: Final = 10
-_HBLKHD, _UORDBLKS = 4, 7
+_HBLKHD, _UORDBLKS, _FORDBLKS = 4, 7, 8
+# Free memory that the heap keeps after a load or unload. Returning less costs other threads more than it is worth.
+_KEPT_BYTES: Final = 64 << 20
 
 
 class _Allocations(ctypes.Structure):
@@ -240,14 +242,28 @@ def allocated_bytes() -> int:
 
     The resident memory includes what the allocator keeps, so that it does not show an allocation that takes from there.
     """
-    find = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if find is not None:
-        find.restype = _Allocations
-        values = find().values
-        return int(values[_HBLKHD] + values[_UORDBLKS])
+    values = _allocations()
+    if values is not None:
+        return values[_HBLKHD] + values[_UORDBLKS]
     with contextlib.suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     return 0
+
+
+def _allocations() -> list[int] | None:
+    """Return the fields of mallinfo2, or None with another C library."""
+    find = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if find is None:
+        return None
+    find.restype = _Allocations
+    return list(find().values)
+
+
+def trim_much_memory() -> None:
+    """Return freed memory to the system as `trim_memory` does, if the heap keeps more than 64 MiB."""
+    values = _allocations()
+    if values is None or values[_FORDBLKS] > _KEPT_BYTES:
+        trim_memory()
 
 
 def trim_memory() -> None:
