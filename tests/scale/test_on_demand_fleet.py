@@ -41,9 +41,9 @@ def test_a_thousand_models_share_a_memory_for_twenty(tmp_path: Path) -> None:
     config.write_text(f"model_config_list {{ {configs} }}")
     flag = f"--model_config_file={config}"
     with run_configured_server(tmp_path / "log", flag, model=names[-1]) as server:
-        answer_all(server.grpc, names[:4])
-        # The first load of a process counts only files.
-        size = max(figures(server.rest)["tpuserve_model_memory_bytes"])
+        answer_all(server.grpc, names[:10])
+        # The first load of a process counts only files, and the next ones start what runs need.
+        size = float(np.median(figures(server.rest)["tpuserve_model_memory_bytes"]))
     limit = int(size * HOLDS)
     with run_configured_server(tmp_path / "log2", flag, f"--model_memory_bytes={limit}", model=names[-1]) as server:
         draw = np.random.default_rng(1)
@@ -52,10 +52,9 @@ def test_a_thousand_models_share_a_memory_for_twenty(tmp_path: Path) -> None:
         answer_all(server.grpc, wanted)
         found = figures(server.rest)
         held = found["tpuserve_model_memory_bytes"]
-        # Loads that have just ended may exceed the limit until another model has left.
-        assert len(held) <= HOLDS + CLIENTS
+        assert sum(held) <= 2 * limit
         assert found["tpuserve_on_demand_loads_total"][0] >= len(set(wanted))
-        assert sum(found["tpuserve_on_demand_unloads_total"]) >= len(set(wanted)) - HOLDS - CLIENTS
+        assert sum(found["tpuserve_on_demand_unloads_total"]) >= len(set(wanted)) - len(held)
 
 
 def answer_all(address: str, names: list[str]) -> None:
