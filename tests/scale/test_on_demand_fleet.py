@@ -41,8 +41,9 @@ def test_a_thousand_models_share_a_memory_for_twenty(tmp_path: Path) -> None:
     config.write_text(f"model_config_list {{ {configs} }}")
     flag = f"--model_config_file={config}"
     with run_configured_server(tmp_path / "log", flag, model=names[-1]) as server:
-        answer_all(server.grpc, names[:10])
-        # The first load of a process counts only files, and the next ones start what runs need.
+        # One at a time, because the allocations of loads cannot be told apart. The first one counts only files.
+        for name in names[:5]:
+            answer_all(server.grpc, [name])
         size = float(np.median(figures(server.rest)["tpuserve_model_memory_bytes"]))
     limit = int(size * HOLDS)
     with run_configured_server(tmp_path / "log2", flag, f"--model_memory_bytes={limit}", model=names[-1]) as server:
