@@ -305,6 +305,10 @@ class FakeService(InferenceService):
         self._check(spec)
         return FakeAcquiredVersion(self)
 
+    def probe(self, spec: ModelSpec) -> ServableId:
+        self._check(spec)
+        return ServableId("m", 7)
+
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         self._check(spec)
         return ModelMetadata(ServableId("m", 7), self.signatures, precision=self.precision)

@@ -13,6 +13,8 @@ from tpuserve_server.core.terms.types import LoadProgress, Pending, ServableId, 
 
 # Ended versions kept in a model's status. TensorFlow Serving keeps all of them forever (issue 1488).
 _MAX_ENDED = 32
+# States that a later one follows without a request.
+_CHANGING: Final = frozenset({State.START, State.LOADING, State.UNLOADING})
 # The state of a version that loads on demand, for people.
 NOT_LOADED: Final = "not loaded: the next request for the model loads it"
 
@@ -191,10 +193,9 @@ class ModelRecord:
 
     def settle_warming(self) -> None:
         """End the time of `is_warming` if every wanted version serves or has failed."""
-        changing = (State.START, State.LOADING, State.UNLOADING)
         wanted = [version for version in self.versions.values() if version.is_aspired]
         if self.is_warming and self.wanted is not None:
-            self.is_warming = any(version.state in changing and not version.waits for version in wanted)
+            self.is_warming = any(version.state in _CHANGING and not version.waits for version in wanted)
 
     def settle_start(self) -> str:
         """Return what the start of this model waits for, for people, or "" once and for all when it has ended.
@@ -227,9 +228,7 @@ class ModelRecord:
     def is_arriving(self) -> bool:
         """Return whether a later request may succeed: no version is known yet, or one is changing state."""
         states = {version.state for version in self.versions.values()}
-        return self.is_configured and (
-            not states or not states.isdisjoint({State.START, State.LOADING, State.UNLOADING})
-        )
+        return self.is_configured and (not states or not states.isdisjoint(_CHANGING))
 
     def demand(self, now_s: float) -> None:
         """Want the versions in memory. The manager loads those that are not."""
@@ -256,9 +255,9 @@ class ModelRecord:
         return next((version.remark for version in self.versions.values() if version.state is State.START), "")
 
     def why_not_loaded(self) -> str:
-        """Return why the newest version could not be loaded, or "" if it was, or has not been tried."""
-        failures = self.failures()
-        return failures[-1][1].message if failures and self.latest is None else ""
+        """Return why the newest version could not be loaded at a request, as a sentence after another, or ""."""
+        failures = self.failures() if self.loads_on_demand and self.latest is None else []
+        return f". It cannot be loaded: {failures[-1][1].message}" if failures else ""
 
     def can_leave(self) -> bool:
         """Return whether the versions may unload until the next request."""

@@ -45,15 +45,15 @@ def why_not(model: ModelRecord | None, name: str, number: int | None) -> Serving
     """Return why a version does not answer requests, or why none does if `number` is None."""
     if model is not None and (number is None or number in model.versions) and model.comes_on_demand():
         return not_loaded(model, name)
-    if model is not None and model.loads_on_demand and (reason := model.why_not_loaded()):
-        return NotFound(f"Servable not found for request: Latest({name}). It cannot be loaded: {reason}")
     if number is not None:
         if model is not None and model.is_starting(number):
             return Unavailable(f"Model {name} version {number} is not ready yet: {model.describe()}")
-        return NotFound(f"Servable not found for request: Specific({name}, {number})")
+        why = "" if model is None or number not in model.versions else model.why_not_loaded()
+        return NotFound(f"Servable not found for request: Specific({name}, {number}){why}")
     if model is not None and model.is_arriving():
         return Unavailable(f"Model {name} has no version ready yet: {model.describe()}")
-    return NotFound(f"Servable not found for request: Latest({name})")
+    why = "" if model is None else model.why_not_loaded()
+    return NotFound(f"Servable not found for request: Latest({name}){why}")
 
 
 def not_loaded(model: ModelRecord, name: str) -> NotLoaded:
@@ -102,8 +102,10 @@ class ModelRegistry:
 
     # Called for requests.
 
-    def acquire(self, spec: ModelSpec) -> ServableHandle:
+    def acquire(self, spec: ModelSpec, *, is_use: bool = True) -> ServableHandle:
         """Return a handle on the version that a spec resolves to.
+
+        A model is idle if no acquire `is_use`: a look at its state or details is none.
 
         Raises:
             InvalidArgument: the label is unknown.
@@ -124,7 +126,8 @@ class ModelRegistry:
                 if model.is_warming:
                     # Another version may be the one that the spec means.
                     raise not_loaded(model, spec.name)
-                model.used_s = self._now()
+                if is_use:
+                    model.used_s = self._now()
             version.handles += 1
             return ServableHandle(self._release, version, version.loaded)
 

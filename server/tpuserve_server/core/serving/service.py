@@ -173,6 +173,18 @@ class InferenceService:
         with model:
             model.check_deadline(deadline, priority)
 
+    def probe(self, spec: ModelSpec) -> ServableId:
+        """Return the version that a spec resolves to, which answers now. A probe is no use of the model.
+
+        Raises:
+            ServingError: as `acquire` for the same model and version.
+        """
+        self.check_access(spec.name)
+        with self._registry.acquire(spec, is_use=False) as handle:
+            if isinstance(handle.loaded, LoadedEnsemble):
+                handle.loaded.steps.hold().release()
+            return handle.servable_id
+
     def metadata(self, spec: ModelSpec) -> ModelMetadata:
         """Return the signatures, labels, precision and evaluation of the version that a spec resolves to.
 
@@ -256,7 +268,7 @@ class InferenceService:
     def details(self, servable_id: ServableId) -> VersionDetails | None:
         """Return the details of a version, or None if it does not serve."""
         try:
-            handle = self._registry.acquire(ModelSpec(servable_id.name, servable_id.version))
+            handle = self._registry.acquire(ModelSpec(servable_id.name, servable_id.version), is_use=False)
         except ServingError:
             return None
         with handle:

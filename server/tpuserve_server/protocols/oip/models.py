@@ -147,10 +147,12 @@ def why_model_not_ready(service: InferenceService, spec: ModelSpec) -> str:
     A model that loads on demand answers.
     """
     try:
-        servable_id = _find_metadata(service, spec).servable
+        servable_id = service.probe(spec)
     except NotLoaded:
         return ""
-    except (NotFound, Unavailable, FailedPrecondition) as error:
+    except NotFound:
+        return _why_not(service, spec).message
+    except (Unavailable, FailedPrecondition) as error:
         # FailedPrecondition: the signatures of an ensemble's steps do not fit.
         return error.message
     return service.why_hung(servable_id)

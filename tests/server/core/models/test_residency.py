@@ -14,6 +14,7 @@ from tpuserve_server.core.models.manager import VersionManager
 from tpuserve_server.core.models.model_memory import ModelMemory
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.residency import Residency
+from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import (
     FailedPrecondition,
@@ -26,6 +27,7 @@ from tpuserve_server.core.terms.errors import (
 from tpuserve_server.core.terms.options import LoadOptions, ResidencyOptions
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, State
+from tpuserve_server.protocols.oip.models import why_model_not_ready
 
 GIB = 2**30
 IDLE_S = 30.0
@@ -230,6 +232,34 @@ async def test_an_idle_model_unloads_and_the_next_request_loads_it_again() -> No
         assert await house.use("a") == 1
     finally:
         house.stop()
+
+
+async def test_looks_at_a_model_do_not_keep_it_loaded() -> None:
+    house = House(idle_s=IDLE_S)
+    service = InferenceService(house.registry, house.clock, residency=house.residency)
+    try:
+        house.aspire("a", 1)
+        await house.use("a")
+        house.clock.advance(IDLE_S - 5)
+        # Probes of readiness, and a look at its details.
+        assert service.probe(ModelSpec("a")) == ServableId("a", 1)
+        assert why_model_not_ready(service, ModelSpec("a")) == ""
+        house.registry.acquire(ModelSpec("a"), is_use=False).release()
+        house.clock.advance(10)
+        house.wait_for()
+        assert why_model_not_ready(service, ModelSpec("a")) == ""
+        house.wait_for()
+    finally:
+        house.stop()
+
+
+async def test_a_version_that_is_absent_is_not_found_for_its_own_reason(house: House) -> None:
+    house.aspire("a", 1)
+    house.loader.faults["a"] = FailedPrecondition("weights are corrupt")
+    with pytest.raises(NotFound, match=r"Specific\(a, 1\)\. It cannot be loaded: weights are corrupt"):
+        await house.use("a", version=1)
+    with pytest.raises(NotFound, match=r"Specific\(a, 7\)$"):
+        await house.use("a", version=7)
 
 
 async def test_the_least_recently_used_model_makes_room(small_house: House) -> None:
