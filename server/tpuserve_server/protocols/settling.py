@@ -8,9 +8,6 @@ from tpuserve_server.core.system.changes import wait_until
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Unavailable
 
-# A request stops waiting this long before the client's deadline, so that its response still arrives.
-_FAREWELL_S = 0.2
-
 
 async def settle(change: Transition | ModelLoad, deadline: Deadline, service: InferenceService, clock: Clock) -> None:
     """Wait until `change` has settled. It continues whether or not a request waits for it.
@@ -29,9 +26,8 @@ async def settle(change: Transition | ModelLoad, deadline: Deadline, service: In
             raise Unavailable("The server is shutting down")
         return False
 
-    remaining_s = deadline.remaining_s(clock.monotonic_s()) - _FAREWELL_S
     try:
-        async with asyncio.timeout(remaining_s if deadline.is_finite else None):
+        async with asyncio.timeout(deadline.patience_s(clock.monotonic_s())):
             await wait_until(service.subscribe, is_settled)
     except TimeoutError:
         raise change.too_late() from None

@@ -16,8 +16,6 @@ from tpuserve_server.core.terms.errors import NotLoaded
 from tpuserve_server.core.terms.options import ResidencyOptions
 from tpuserve_server.core.terms.types import ServableId
 
-# A request stops waiting this long before the client's deadline, so that its response still arrives.
-_FAREWELL_S = 0.1
 # Why models leave.
 UNLOAD_REASONS = ("idle", "memory")
 
@@ -77,8 +75,7 @@ class Residency:
             if await asyncio.to_thread(self._manager.demand, name):
                 with self._changed:
                     self._loads += 1
-            remaining_s = deadline.remaining_s(self._clock.monotonic_s()) - _FAREWELL_S
-            async with asyncio.timeout(remaining_s if deadline.is_finite else None):
+            async with asyncio.timeout(deadline.patience_s(self._clock.monotonic_s())):
                 while self._registry.is_warming(name):
                     await changed.wait()
                     changed.clear()

@@ -42,6 +42,10 @@ class SystemClock:
         condition.wait(None if at_s == math.inf else wait_s)
 
 
+# A request stops waiting this long before the client's deadline, so that its response still arrives.
+_FAREWELL_S: Final = 0.2
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Deadline:
     """A point in time after which the client no longer waits for the response. No one may change it.
@@ -69,6 +73,10 @@ class Deadline:
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds left at `now_s`: negative after the deadline, `inf` for `never()`."""
         return self.at_s - now_s
+
+    def patience_s(self, now_s: float) -> float | None:
+        """Return for how long a request may wait so that its response still arrives, or None without a limit."""
+        return self.remaining_s(now_s) - _FAREWELL_S if self.is_finite else None
 
     def expired(self, now_s: float) -> bool:
         """Return whether the deadline has expired at `now_s`."""
