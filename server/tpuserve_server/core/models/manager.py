@@ -344,6 +344,8 @@ class VersionManager:
             return
         with self._lock:
             if not attempt.is_given_up:
+                # It stays in `_attempts` until `_end`, and must not fail a second time by its limit.
+                attempt.due_s = math.inf
                 self._load_failed(aspired, failure)
 
     def _check_hung(self, name: str) -> None:
@@ -369,6 +371,7 @@ class VersionManager:
             if not attempt.is_given_up:
                 self._failing.pop(servable_id, None)
             if is_current:
+                attempt.due_s = math.inf
                 self._registry.available(servable_id, loaded)
         if is_current:
             logger.info("Serving %s", servable_id)
