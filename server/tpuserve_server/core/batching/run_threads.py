@@ -42,10 +42,10 @@ class RunThreads:
         self._threads: set[threading.Thread] = set()
         # Threads whose run hangs. Another one takes the place of each.
         self._hung = 0
-        # Lanes to run, in order.
+        # Workers to run, in order.
         self._queue: deque[Worker] = deque()
         self._queued: set[Worker] = set()
-        # Lanes to run at a time.
+        # Workers to run at a time.
         self._due_s: dict[Worker, float] = {}
         # Threads that wait for a worker, and the earliest time at which one of them wakes.
         self._idle = 0
