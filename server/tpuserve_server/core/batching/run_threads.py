@@ -45,7 +45,7 @@ class RunThreads:
         # Workers to run, in order.
         self._queue: deque[Worker] = deque()
         self._queued: set[Worker] = set()
-        # Workers to run at a time.
+        # Workers that run when their time comes.
         self._due_s: dict[Worker, float] = {}
         # Threads that wait for a worker, and the earliest time at which one of them wakes.
         self._idle = 0
