@@ -32,6 +32,7 @@ USERS = 32
 # Goal for the generator's rate, as a share of plain Locust's.
 SHARE = 0.8
 PLAIN, CLOSED, OPEN = "plain Locust", "tpuserve loadtest, closed", "tpuserve loadtest, open"
+UNCHECKED = "tpuserve loadtest, closed, no checks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Bench:
         return [
             plain,
             self._python(protocol, CLOSED, self._tpuserve(protocol, users=USERS, rate=0)),
+            self._python(protocol, UNCHECKED, self._tpuserve(protocol, users=USERS, rate=0), LOADGEN_CHECKS="off"),
             self._python(protocol, OPEN, self._tpuserve(protocol, users=0, rate=rate)),
             self._tool(protocol),
         ]
@@ -121,9 +123,9 @@ class Bench:
         numbers = map(str, (self.targets[protocol].port, self.seconds, users, rate))
         return [file, protocol, *numbers, *([str(self.ca)] if self.ca else [])]
 
-    def _python(self, protocol: Protocol, generator: str, arguments: Sequence[str]) -> Turn:
+    def _python(self, protocol: Protocol, generator: str, arguments: Sequence[str], **variables: str) -> Turn:
         command = [sys.executable, *arguments]
-        environment = os.environ | {"LOADGEN_CA": str(self.ca or ""), "LOADGEN_SECONDS": str(self.seconds)}
+        environment = os.environ | {"LOADGEN_CA": str(self.ca or ""), "LOADGEN_SECONDS": str(self.seconds)} | variables
         timeout_s = self.seconds + GRACE_S
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
         found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

@@ -1,6 +1,6 @@
 """Compare reports of `tpuserve loadtest` with servers of known behaviour: a stalling server, a device of known speed.
 
-Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched [--seeds N]`.
+Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched|truth|power [--seeds N]`.
 """
 
 import sys
@@ -17,6 +17,7 @@ from benchmarks.batching.simulation import Device, poisson, simulate
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.loadgen import loadtest_search
 from benchmarks.loadgen.loadtest_search import FIRST_PER_S, Found, loadtest
+from benchmarks.loadgen.truth import power, truth
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.judgement.search import Answer, Outcome, Probe, Sample, judge, search_rates
@@ -43,6 +44,10 @@ _BATCHED_ARRIVALS = 300_000
 def main() -> None:
     """Load servers of known behaviour."""
     exit_on_sigterm()
+
+
+main.add_command(truth)
+main.add_command(power)
 
 
 @main.command()

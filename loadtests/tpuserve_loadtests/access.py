@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gevent.ssl
 from geventhttpclient import HTTPClient
@@ -13,6 +14,7 @@ from tpuserve_client.address import parse_address
 from tpuserve_client.credentials import AUTHORIZATION, check_private
 from tpuserve_client.exchange import Transport
 from tpuserve_client.grpc_transport import GrpcTransport
+from tpuserve_client.request_headers import HOST
 from tpuserve_client.rest_transport import RestTransport
 from tpuserve_client.tls import Tls
 
@@ -72,11 +74,12 @@ class Access:
         kind = RestTransport if place.is_rest else GrpcTransport
         return kind(place.target, self.tls_of(address), self.headers_of(address))
 
-    def http_client(self, url: str, connections: int, timeout_s: float) -> HTTPClient:
-        """Return an HTTP client for the URL's host, for use from greenlets.
+    def http_client(self, url: str, connections: int, timeout_s: float, address: str = "") -> HTTPClient:
+        """Return an HTTP client for the URL's host, or for `address`, one of its IP addresses, for use from greenlets.
 
         It connects on the first request. Raises InvalidArgument.
         """
+        parts = urlsplit(url)
         options: dict[str, Any] = {
             "concurrency": connections,
             "connection_timeout": timeout_s,
@@ -88,6 +91,12 @@ class Access:
             context = tls.context(gevent.ssl.SSLContext)
             options["ssl_context_factory"] = lambda **_: context
             options["ssl_options"] = {"server_hostname": tls.server_name} if tls.server_name else {}
+            if address:
+                options["ssl_options"].setdefault("server_hostname", parts.hostname)
+        if address:
+            options["headers"].setdefault(HOST, parts.netloc)
+            host = f"[{address}]" if ":" in address else address
+            url = parts._replace(netloc=f"{host}:{parts.port}" if parts.port else host).geturl()
         return HTTPClient.from_url(url, **options)
 
     def to_wire(self) -> dict[str, Any]:

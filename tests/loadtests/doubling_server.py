@@ -23,6 +23,8 @@ from tpuserve_formats.dtypes import BY_ENUM_NAME
 from tpuserve_formats.messages import official
 
 MODEL = "doubling"
+# Options of loads whose requests a test counts: golden responses would add some.
+UNRECORDED = ("--golden", "off")
 PREDICTION = "/tensorflow.serving.PredictionService"
 STALL_S = 1.0
 QUEUE_FULL = "The batch scheduling queue is full"
@@ -34,13 +36,15 @@ DENIED = "ci has only the role read"
 class Doubling:
     """The model behind both protocols.
 
-    It refuses every `fail_every`-th prediction (0: none). Its device serves one prediction at a time and takes
-    `service_s` seconds for each. It stops for a second before prediction number `stall_at`. With `hangs` it never sends
-    a prediction, and `hanging` counts the pending requests. With `token` it rejects clients without the token, with
-    `tls` plaintext. It denies predictions to clients with `reader`, another token.
+    It refuses every `fail_every`-th prediction (0: none), and each with `refused_rows` rows. Its device serves one
+    prediction at a time and takes `service_s` seconds for each. It stops for a second before prediction number
+    `stall_at`. With `hangs` it never sends a prediction, and `hanging` counts the pending requests. With `token` it
+    rejects clients without the token, with `tls` plaintext. It denies predictions to clients with `reader`, another
+    token.
     """
 
     fail_every: int = 0
+    refused_rows: int = 0
     service_s: float = 0.0
     stall_at: int = 0
     garbled: bool = False
@@ -72,6 +76,7 @@ class Doubling:
         with self._lock:
             self.rows.append(len(x))
             refused = self.fail_every and len(self.rows) % self.fail_every == 0
+            refused = refused or len(x) == self.refused_rows
             stall_s = STALL_S if len(self.rows) == self.stall_at else 0.0
             finish_s = self._free_s = max(self._free_s, time.monotonic()) + self.service_s + stall_s
         self.reached.set()
@@ -124,6 +129,7 @@ class GrpcFace(grpc.GenericRpcHandler):
             for size in (-1, 4):
                 info.tensor_shape.dim.add().size = size
         response = official.GetModelMetadataResponse(model_spec=request.model_spec)
+        response.model_spec.version.value = 1
         response.metadata["signature_def"].Pack(signatures)
         return bytes(response.SerializeToString())
 

@@ -21,7 +21,7 @@ def main() -> None:
     """Run the load and print its counts."""
     give_process_to_gevent()
     from tpuserve_client.exchange import Exchange
-    from tpuserve_client.model import ModelSpec
+    from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.arrivals.load import Load, RateProfile
     from tpuserve_loadtests.measurement.recorder import Counts
     from tpuserve_loadtests.requests.workload import Line, Workload
@@ -31,7 +31,7 @@ def main() -> None:
     url, model, grace = sys.argv[1:]
     body = json.dumps({"inputs": {"x": [[1.0, 2.0, 3.0, 4.0]]}}).encode()
     exchange = Exchange(f"/v1/models/{model}:predict", body)
-    line = Line("rest", "rest", ModelSpec(model), "serving_default", (exchange,), (1,))
+    line = Line("rest", "rest", ModelSpec(model), Signature("serving_default", {}, {}), (exchange,), (1,))
     load = Load(60.0, profile=RateProfile.parse(str(RATE_PER_S), 60.0))
 
     with Engine(Target(Workload((line,)), {"rest": url}, 30.0)) as engine:

@@ -29,7 +29,8 @@ PAGES: Final = {
     "compare": (["--users", "1", "--duration", "6s", "--rounds", "4"], "Difference"),
     "mlperf": (["--scenario", "server", "--latency", "60ms", "--target-qps", "100", "--quick"], "Latency"),
     "rollout": (["--to", "2", "--model_config_file", "models.config", "--rate", "100", "--rounds", "4",
-                 "--duration", "6s", "--least-effect", "0.5", "--unclear", "note", "--soak", "40s", "--segments", "20",
+                 "--duration", "6s", "--least-effect", "0.5", "--unclear", "note",
+                 "--canary-duration", "10s", "--soak", "40s", "--segments", "20",
                  "--execute"], "Difference"),
 }  # fmt: skip
 # Options of the run in the terminal.

@@ -40,8 +40,8 @@ def recorded_run(
     for number, message in enumerate(message for message, count in (failures or {}).items() for _ in range(count)):
         recorder.record(lines[0], due_s[-1 - number], due_s[-1 - number], message)
     for number, due in enumerate(reversed(due_s.tolist()) if wrong else ()):
-        recorder.record_check(lines[0], due, number < wrong)
+        recorder.record_check(lines[0], due, compared=True, wrong=number < wrong)
         if number < wrong:
             recorder.record(lines[0], due, due, "wrong response")
-    stopped = "" if seconds is None else "stopped early"
+    stopped = "" if seconds is None else "interrupted"
     return Measured(load, recorder, span_s, (0.2,), stopped, STARTED_AT)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
 
 COMMAND = [
     sys.executable,
@@ -17,7 +17,7 @@ COMMAND = [
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from tpuserve_loadtests.cli import main; main()",
 ]
-OPTIONS = ["--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
+OPTIONS = [*UNRECORDED, "--timeout", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
 HINT = "Press Ctrl-C again"
 
 
@@ -44,12 +44,12 @@ def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_report
     unwaited = "requests in flight were abandoned"
     # Run all cases at once, each with a server, because their start takes most of the time. The number is a minimum.
     cases = [
-        (["run", "--users", "3"], 3, ["stopped early", f"3 {unwaited}"]),
-        (["run", "--users", "3", "--processes", "2"], 3, ["stopped early", f"3 {unwaited}"]),
-        (["run", "--rate", "100", "--arrivals", "constant"], 1, ["stopped early", unwaited]),
-        (["sweep", "--users", "2,4"], 2, ["stopped early", f"2 {unwaited}"]),
-        (["soak", "--users", "2"], 2, ["stopped early", f"2 {unwaited}"]),
-        (["search", "--slo", "p99<=20ms"], 1, ["interrupted"]),
+        (["run", "--users", "3"], 3, ["interrupted after", f"3 {unwaited}"]),
+        (["run", "--users", "3", "--processes", "2"], 3, ["interrupted after", f"3 {unwaited}"]),
+        (["run", "--rate", "100", "--arrivals", "constant"], 1, ["interrupted after", unwaited]),
+        (["sweep", "--users", "2,4"], 2, ["interrupted after", f"2 {unwaited}"]),
+        (["soak", "--users", "2"], 2, ["interrupted after", f"2 {unwaited}"]),
+        (["search", "--slo", "p99<=20ms"], 1, ['"problem": "interrupted"']),
         (["compare", "{address}", "{address}"], 1, ['"rounds": 0']),
     ]
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def test_answers_that_do_not_come_are_not_waited_for_and_what_there_is_is_report
             list(people.map(lambda each: press_twice(*each), running))
         for (process, *_), (*_, words) in zip(running, cases, strict=True):
             output, errors = process.communicate(timeout=60)
-            assert process.returncode == 1, errors  # no responses
+            assert process.returncode == 130, errors
             for each in words:
                 assert each in output
             assert HINT not in errors  # printed once before
@@ -82,9 +82,20 @@ def test_pressed_again_and_again_it_does_not_take_the_report_away(tmp_path: Path
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
         output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert json.loads(output)["notes"][0] == "stopped early"
+    assert process.returncode == 130, errors
+    assert json.loads(output)["notes"][0].startswith("interrupted after ")
     assert page.read_text().rstrip().endswith("</html>")
+
+
+def test_sigterm_ends_the_requests_before_the_load() -> None:
+    with serving(Doubling(hangs=True)) as server, ExitStack() as stack:
+        command = [*COMMAND, "run", MODEL, "--grpc", server.grpc_address, "--timeout", "10m"]
+        process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+        stack.callback(process.kill)
+        assert server.hanging.acquire(timeout=120)  # a response that the command records
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "Interrupted before the load. There is no report.\n")
 
 
 def test_before_there_is_a_load_it_just_ends_the_program() -> None:
@@ -95,5 +106,5 @@ def test_before_there_is_a_load_it_just_ends_the_program() -> None:
         assert "Waiting for remote workers (1)" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output) == (1, "")
-    assert errors.split()[0] == "Aborted!"
+    assert (process.returncode, output) == (130, "")
+    assert errors == "Interrupted before the load. There is no report.\n"

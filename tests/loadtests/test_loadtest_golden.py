@@ -14,11 +14,11 @@ from tests.clients.oip_bodies import described, write_response
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import Internal
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import oip
-from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan, GoldenAnswers, WrongAnswer, find_difference
+from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan, GoldenAnswers, find_difference
+from tpuserve_loadtests.golden.form import WrongAnswer
 from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.requests.arrays import BadInput
@@ -88,10 +88,13 @@ def test_requests_that_all_have_the_same_answer_are_noticed() -> None:
     assert not GoldenAnswers(golden_of(floats(1.0), floats(1.0), floats(2.0)), Tolerance()).are_alike()
 
 
+OF_LINES = Signature("s", {"x": TensorSpec("x", FLOAT, (None,))}, {"y": TensorSpec("y", FLOAT, (None, 1))})
+
+
 def line_of(protocol: Protocol, *rows: dict[str, Array]) -> Line:
     golden = golden_of(*rows)
     exchanges = (Exchange("/", b""),) * len(golden)
-    return Line(protocol, protocol, ModelSpec("m"), "s", exchanges, (1,) * len(golden), golden)
+    return Line(protocol, protocol, ModelSpec("m"), OF_LINES, exchanges, (1,) * len(golden), golden)
 
 
 def reply_of(protocol: Protocol, outputs: dict[str, Array]) -> Reply:
@@ -115,71 +118,67 @@ def reply_of(protocol: Protocol, outputs: dict[str, Array]) -> Reply:
 @pytest.mark.parametrize("protocol", TITLES)
 def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: Protocol) -> None:
     line = line_of(protocol, floats(1.0), floats(2.0))
-    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    checks = AnswerChecks([line], CheckPlan(1.0), seed=0)
     for turn in range(4):
-        checks.check(line, turn, reply_of(protocol, floats(1.0 + turn % 2 + 1e-6)))
+        checks.check(line, turn, reply_of(protocol, floats(1.0 + turn % 2 + 1e-6)), 0.0)
     with pytest.raises(
         WrongAnswer,
         match=r"^wrong response: output 'y' differs by 1 at row 0; allowed 0.00011 "
         r"\(float32, without a manifest; .*/--rtol\); it match",
     ):
-        checks.check(line, 2, reply_of(protocol, floats(2.0)))
+        checks.check(line, 2, reply_of(protocol, floats(2.0)), 0.0)
     with pytest.raises(
         WrongAnswer,
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, reply_of(protocol, floats(8.0)))
+        checks.check(line, 3, reply_of(protocol, floats(8.0)), 0.0)
     # Counted with the first error of its kind.
     with pytest.raises(
         WrongAnswer,
         match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, reply_of(protocol, floats(9.0)))
+        checks.check(line, 3, reply_of(protocol, floats(9.0)), 0.0)
 
 
 @pytest.mark.parametrize("protocol", TITLES)
 def test_a_response_that_cannot_be_compared_is_wrong(protocol: Protocol) -> None:
     line = line_of(protocol, floats(1.0))
-    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    checks = AnswerChecks([line], CheckPlan(1.0), seed=0)
     without_y = reply_of(protocol, {"z": np.zeros(1, FLOAT)})
     for reply in (without_y, Reply(b"\xff unreadable"), Reply(b"")):
         with pytest.raises(WrongAnswer, match=r"^wrong response: "):
-            checks.check(line, 0, reply)
+            checks.check(line, 0, reply, 0.0)
 
 
-def test_json_responses_without_golden_answers_stay_unread() -> None:
-    protocols: tuple[Protocol, ...] = ("rest", "oip_json")
-    for protocol in protocols:
-        line = replace(line_of(protocol, floats(1.0)), golden=())
-        AnswerChecks([line], CheckPlan(), seed=0).check(line, 0, Reply(b"\xff unreadable"))
+@pytest.mark.parametrize("protocol", TITLES)
+def test_the_form_is_checked_without_golden_answers(protocol: Protocol) -> None:
+    line = replace(line_of(protocol, floats(1.0)), golden=())
+    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    assert not checks.check(line, 0, reply_of(protocol, floats(7.0)), 0.0)
+    with pytest.raises(WrongAnswer, match=r"^wrong response: expected y: float32\[1, 1\], received "):
+        checks.check(line, 0, Reply(b"\xff unreadable"), 0.0)
 
 
-def test_binary_responses_without_golden_answers_are_read() -> None:
-    protocols: tuple[Protocol, ...] = ("grpc", "oip_grpc", "oip_http")
-    for protocol in protocols:
-        line = replace(line_of(protocol, floats(1.0)), golden=())
-        checks = AnswerChecks([line], CheckPlan(), seed=0)
-        checks.check(line, 0, reply_of(protocol, floats(1.0)))
-        with pytest.raises(Internal):
-            checks.check(line, 0, Reply(b"\xff unreadable"))
-
-
-def drawn(share: float, seed: int, answers: int, *rows: dict[str, Array]) -> list[int]:
-    checks = AnswerChecks([line_of("grpc", *rows)], CheckPlan(share), seed)
-    return [number for number in range(answers) if checks.is_due()]
+def drawn(share: float | None, seed: int, responses: int, per_s: float = 1e9) -> list[int]:
+    line = line_of("grpc", floats(1.0))
+    checks = AnswerChecks([line], CheckPlan(share), seed)
+    reply = reply_of("grpc", floats(1.0))
+    return [number for number in range(responses) if checks.check(line, number, reply, number / per_s)]
 
 
 def test_the_share_of_answers_is_drawn_by_the_seed() -> None:
-    some = drawn(0.01, 7, 100_000, floats(1.0))
+    some = drawn(0.01, 7, 100_000)
     assert some[0] == 0
     # A thousand, plus or minus four standard deviations.
     assert 870 < len(some) < 1130
-    assert some == drawn(0.01, 7, 100_000, floats(1.0)) != drawn(0.01, 8, 100_000, floats(1.0))
-    assert len(drawn(1.0, 7, 50, floats(1.0))) == 50
+    assert some == drawn(0.01, 7, 100_000) != drawn(0.01, 8, 100_000)
+    assert len(drawn(1.0, 7, 50)) == 50
 
 
-def test_without_golden_answers_every_256th_is_read() -> None:
-    assert drawn(0.5, 7, 600) == [0, 256, 512]
+def test_all_responses_are_compared_at_low_rates() -> None:
+    assert len(drawn(None, 7, 200, per_s=19)) == 200
+    assert 180 < len(drawn(None, 7, 2000, per_s=200)) < 300
+    assert len(drawn(0.01, 7, 200, per_s=20)) < 20
 
 
 SIGNATURE = Signature(
@@ -314,8 +313,8 @@ def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Er
     gates = ("--fail-if", "wrong_rate>0.1%", "error_rate>50%")
     run = loadtest(server, "--golden", "record", "--check-share", "1", *gates)
     assert run.returncode == 99, run.stdout
-    assert "wrong_rate>0.1%: failed" in run.stdout
-    assert "error_rate>50%: passed" in run.stdout
+    assert "failed: wrong_rate 1 %, fails if > 0.1 %" in run.stdout
+    assert "passed: error_rate" in run.stdout
     assert "wrong response: output 'y' differs by 0.3 at row 0; allowed" in run.stdout
     assert "responses compared with golden responses were wrong" in run.stdout
 
@@ -351,8 +350,7 @@ def test_requests_that_are_alike_are_a_note(server: Erring, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--fail-if", "wrong>0"), "wrong>0 needs golden responses. Set --golden"),
-        (("--check-share", "0.5"), "--check-share needs golden responses"),
+        (("--golden", "off", "--check-share", "0.5"), "--check-share needs golden responses"),
         (("--golden", "record", "--check-share", "0"), "0.0 is not in the range"),
         (("--golden", "nowhere.npz"), "does not exist"),
         (("--golden", "record", "--fail-if", "wrong>5ms"), "wrong needs no unit"),

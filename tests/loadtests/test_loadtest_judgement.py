@@ -4,10 +4,10 @@ from xml.etree import ElementTree
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load, RateProfile
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.run import judge_generator, judge_run
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.run import Rules, judge_generator, judge_run
 from tpuserve_loadtests.judgement.search import Answer, Sample, judge
-from tpuserve_loadtests.judgement.threshold import Hopeless, Outage, Threshold, gate_results, limits_us
+from tpuserve_loadtests.judgement.threshold import Hopeless, Lines, Outage, Threshold, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.rendering.exports import junit_xml
@@ -67,31 +67,34 @@ def test_what_is_no_threshold_is_refused_with_what_one_is(text: str, complaint: 
 
 def test_gates_fail_if_they_are_true() -> None:
     run = measured(*[10.0] * 98, 50.0, failures=1)
-    results = gate_results(gates("p99>20ms", "p90>20ms", "max>45ms", "error_rate>0.5%", "rate<5", "mean<9ms"), run)
+    results = Lines().results(gates("p99>20ms", "p90>20ms", "max>45ms", "error_rate>0.5%", "rate<5", "mean<9ms"), run)
     assert [result.failed for result in results] == [True, False, True, True, False, False]
-    assert str(results[0]).startswith("p99>20ms: failed, 50.")
+    assert str(results[0]).startswith("failed: p99 50.")
 
 
 def test_a_gate_without_a_figure_fails() -> None:
-    results = gate_results(gates("p99>20ms", "rate<0"), measured(failures=3))
-    assert [str(result) for result in results] == ["p99>20ms: failed, no responses", "rate<0: passed, 0.0/s"]
+    results = Lines().results(gates("p99>20ms", "rate<0"), measured(failures=3))
+    assert [str(result) for result in results] == [
+        "failed: p99 unknown (no responses, or too many failures), fails if > 20 ms",
+        "passed: rate 0.0/s, fails if < 0",
+    ]
 
 
 def test_failures_are_judged_by_a_gate_on_them_where_there_is_one() -> None:
     run = measured(*[1.0] * 999, failures=1)
     assert judge_run(run, model="m", rows=1).exit_code == 1
-    assert judge_run(run, model="m", rows=1, gates=gates("p99>20ms")).exit_code == 1
-    assert judge_run(run, model="m", rows=1, gates=gates("error_rate>0.5%")).exit_code == 0
-    assert judge_run(run, model="m", rows=1, gates=gates("error_rate>0.05%")).exit_code == EXIT_GATE
-    assert judge_run(measured(), model="m", rows=1, gates=gates("error_rate>2%")).exit_code == EXIT_GATE
+    assert judge_run(run, Rules(gates("p99>20ms")), model="m", rows=1).exit_code == 1
+    assert judge_run(run, Rules(gates("error_rate>0.5%")), model="m", rows=1).exit_code == 0
+    assert judge_run(run, Rules(gates("error_rate>0.05%")), model="m", rows=1).exit_code == EXIT_GATE
+    assert judge_run(measured(), Rules(gates("error_rate>2%")), model="m", rows=1).exit_code == EXIT_GATE
 
 
 def test_a_generator_at_its_limit_is_told_before_gates() -> None:
     busy = measured(30.0, cores=0.95)
-    report = judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"))
+    report = judge_run(busy, Rules(gates("p99>20ms")), model="m", rows=1)
     assert report.exit_code == EXIT_GENERATOR
     assert "0.95 of one core" in report.notes[0]
-    assert judge_run(busy, model="m", rows=1, gates=gates("p99>20ms"), strict=False).exit_code == EXIT_GATE
+    assert judge_run(busy, Rules(gates("p99>20ms"), strict=False), model="m", rows=1).exit_code == EXIT_GATE
 
 
 def test_a_generator_that_sends_late_or_drops_is_not_trusted() -> None:
@@ -181,7 +184,7 @@ def test_an_objective_is_kept_missed_or_neither(sample: Sample, answer: Answer) 
 
 
 def test_reports_for_programs_say_what_the_table_says() -> None:
-    outcome = judge_run(measured(*[10.0] * 600, failures=2), model="m", rows=1, gates=gates("p99>5ms", "rate<1"))
+    outcome = judge_run(measured(*[10.0] * 2000, failures=2), Rules(gates("p99>5ms", "rate<1")), model="m", rows=1)
     report = run_report(outcome, {})
     document = json.loads(json.dumps(report.document()))
     assert (document["exit_code"], document["ok"]) == (EXIT_GATE, False)
@@ -189,5 +192,114 @@ def test_reports_for_programs_say_what_the_table_says() -> None:
     assert [gate["failed"] for gate in document["gates"]] == [True, False]
     suite = ElementTree.fromstring(junit_xml(report))
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
-    assert failed == ["requests are answered", "p99>5ms"]
-    assert (suite.get("tests"), suite.get("failures")) == ("4", "2")
+    assert failed == ["requests are answered", "p99 <= 5 ms"]
+    assert (suite.get("tests"), suite.get("failures")) == ("5", "2")
+
+
+@pytest.mark.parametrize(
+    ("latencies_ms", "failures", "gate", "exit_code", "words"),
+    [
+        (
+            [10.0] * 20,
+            0,
+            "p99>20ms",
+            EXIT_EVIDENCE,
+            "20 requests can show no bound with 99 % confidence, and about 459",
+        ),
+        ([10.0] * 459, 0, "p99>20ms", 0, ""),
+        ([10.0] * 990 + [50.0] * 9, 0, "p99>20ms", EXIT_EVIDENCE, "999 requests can show at most 50.0"),
+        ([10.0] * 980, 20, "p99>20ms", EXIT_GATE, ""),  # failures count as late
+        ([10.0] * 200, 0, "error_rate>0.1%", EXIT_EVIDENCE, "200 requests can show at most 2.3 % with 99 % confidence"),
+        ([10.0] * 1000, 0, "error_rate>1%", 0, ""),
+        ([10.0] * 2, 0, "mean>20ms", 0, ""),
+    ],
+)
+def test_a_gate_needs_a_sample_that_can_prove_it(
+    latencies_ms: list[float], failures: int, gate: str, exit_code: int, words: str
+) -> None:
+    run = measured(*latencies_ms, failures=failures)
+    outcome = judge_run(run, Rules(gates(gate, "error_rate>50%")), model="m", rows=1)
+    assert (outcome.exit_code, outcome.gates[0].shortfall.startswith(words)) == (exit_code, True)
+    (suite,) = [case for case in outcome.cases if case.name.startswith(gate.partition(">")[0])][:1]
+    assert bool(suite.error) == (exit_code == EXIT_EVIDENCE)
+
+
+def by_line(**latencies_ms: list[float]) -> Measured:
+    """Return a run with these latencies of each line. A negative latency is a failed request."""
+    recorder = Recorder(tuple(latencies_ms), OPEN)
+    for line, found in latencies_ms.items():
+        for latency_ms in found:
+            recorder.record(line, 2.0, 2.0 + abs(latency_ms) / 1000, "gone" if latency_ms < 0 else None)
+    return Measured(OPEN, recorder, OPEN.seconds, (0.1,))
+
+
+@pytest.mark.parametrize(
+    ("rare_ms", "gate", "named", "line"),
+    [
+        ([-1.0] * 8, "error_rate>1%", True, "rare"),  # 1 of 200 requests
+        ([2000.0] * 8, "p99>20ms", True, "rare"),
+        ([2000.0] * 8, "p99>20ms", False, ""),  # below 1 %
+        ([2000.0] * 20, "p99>20ms", False, "rare"),
+        ([10.0] * 19 + [30.0], "p99>20ms", True, ""),  # may be chance
+        ([2000.0] * 2 + [2001.0] * 8, "mean>25ms", True, "rare"),
+    ],
+)
+def test_a_gate_on_all_requests_fails_with_a_line_that_surely_breaks_it(
+    rare_ms: list[float], gate: str, named: bool, line: str
+) -> None:
+    run = by_line(common=[10.0] * 1592 if len(rare_ms) < 15 else [10.0] * 1980, rare=rare_ms)
+    lines = Lines(named={"rare": ("rare",)} if named else {})
+    (result,) = lines.results(gates(gate), run)
+    assert (result.failed, result.line) == (bool(line), line)
+    if line:
+        assert f"{result.gate.metric} of rare " in str(result)
+
+
+def test_gates_select_lines_by_their_words() -> None:
+    run = by_line(**{"small gRPC": [10.0] * 500, "big gRPC": [30.0] * 500})
+    lines = Lines({name: frozenset({name.partition(" ")[0], "grpc"}) for name in ("small gRPC", "big gRPC")})
+    selecting = gates("small.p99>20ms", "big gRPC.p99>20ms", "grpc.p99.9<31ms", "*.p99>20ms", "*.p90>40ms")
+    lines.check(selecting)
+    assert [str(result) for result in lines.results(selecting, run)] == [
+        "passed: small.p99 10.00 ms, fails if > 20 ms",
+        "failed: big gRPC.p99 30.00 ms, fails if > 20 ms",
+        "failed: grpc.p99.9 30.00 ms, fails if < 31 ms",
+        "failed: *.p99 of big gRPC 30.00 ms, fails if > 20 ms",
+        "passed: *.p90 of big gRPC 30.00 ms, fails if > 40 ms",
+    ]
+    with pytest.raises(ValueError, match=r"huge.p99>1ms selects no line. The lines are: small gRPC, big gRPC"):
+        lines.check(gates("huge.p99>1ms"))
+
+
+def test_each_step_of_a_rate_is_a_line() -> None:
+    load = Load(10, 0, profile=RateProfile.parse("100,200", 10))
+    recorder = Recorder(("grpc",), load)
+    for number in range(1500):
+        due_s = number / 100 if number < 500 else 5 + (number - 500) / 200
+        recorder.record("grpc", due_s, due_s + (0.01 if number < 500 else 0.03), None)
+    run = Measured(load, recorder, 10, (0.1,))
+    assert [(step.name, step.tally.requests) for step in run.steps()] == [("100/s", 500), ("200/s", 1000)]
+    results = Lines().results(gates("100/s.p99>20ms", "200/s.p99>20ms", "p25>20ms"), run)
+    assert [result.failed for result in results] == [False, True, True]
+    assert results[-1].line == "200/s"
+
+
+def test_the_goodput_counts_the_responses_within_the_limit_of_a_percentile() -> None:
+    run = measured(*[10.0] * 600, *[30.0] * 300, failures=100)
+    _, goodput = Lines().results(gates("p50>20ms", "goodput<61/s"), run)
+    assert (goodput.figure, goodput.failed) == (60.0, True)
+
+
+def test_a_slow_start_is_reported_and_does_not_count_in_latencies() -> None:
+    recorder = Recorder(("grpc",), OPEN)
+    for number in range(2000):
+        is_start = number < 400
+        latency_s = (0.05 if is_start else 0.005) * (1 + number % 7 / 50)
+        due_s = 1 + number / 200
+        recorder.record("grpc", due_s, due_s + latency_s, "gone" if number == 0 else None)
+    run = Measured(OPEN, recorder, OPEN.seconds, (0.1,))
+    assert run.slow_start_s == pytest.approx(2)
+    outcome = judge_run(run, Rules(gates("p99>20ms", "error_rate>0.01%")), model="m", rows=1)
+    assert [result.failed for result in outcome.gates] == [False, True]  # the failure at the start counts
+    assert outcome.notes[0].startswith("the first 2 s of 10 s differ (mean 5")
+    assert run_report(outcome, {}).document()["slow_start_s"] == pytest.approx(2)

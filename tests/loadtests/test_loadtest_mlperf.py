@@ -12,7 +12,7 @@ from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.support import forked_command
 
 # The defaults are 10 s and 2 s.
-BRIEF = {"tpuserve_loadtests.cli.commands.QUICK_S": 4.0, "tpuserve_loadtests.cli.search_command._FIRST_S": 0.5}
+BRIEF = {"tpuserve_loadtests.mlperf.options.QUICK_S": 4.0, "tpuserve_loadtests.cli.search_command._FIRST_S": 0.5}
 # The machine is small and busy, and the tests are not about the generator's or the server's speed.
 BUSY_IS_FINE = ["--generator-limit", "note", "--warm-up", "200ms"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 from rich.console import Console
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.support import forked_command
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_FAILED, EXIT_GATE
 from tpuserve_loadtests.judgement.repetition import RepetitionOutcome, Settling, judge_repetition
-from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.run import Rules, judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.rendering.exports import junit_xml
@@ -39,10 +39,10 @@ def outcome(
 ) -> RepetitionOutcome:
     parsed = tuple(Threshold.parse(gate) for gate in gates)
     runs = [
-        judge_run(run(median_ms, seed, failures), model="digits", rows=1, gates=parsed).condensed()
+        judge_run(run(median_ms, seed, failures), Rules(parsed), model="digits", rows=1).condensed()
         for seed, median_ms in enumerate(medians_ms)
     ]
-    return judge_repetition(runs, parsed, Settling(figure, within), 20)
+    return judge_repetition(runs, parsed, Settling(figure, within), len(medians_ms))
 
 
 STEADY = (4.0,) * 6
@@ -54,7 +54,7 @@ def test_equal_runs_settle_and_unequal_ones_do_not() -> None:
     assert steady.is_settled
     assert steady.exit_code == 0
     assert steady.statement == "p50 settled within 10 % after 6 runs"
-    assert wild.exit_code == EXIT_GENERATOR
+    assert wild.exit_code == EXIT_EVIDENCE
     assert wild.statement.startswith("p50 did not settle in 6 runs: its interval reaches ")
     assert outcome(STEADY[:5]).statement == "p50 has no interval after 5 of at least 6 runs"
     assert outcome(STEADY, figure="rate").is_settled
@@ -89,7 +89,7 @@ def test_the_report_has_a_line_for_each_run_and_the_median() -> None:
     assert names == ["1", "2", "3", "4", "5", "6", "median"]
     assert re.search(r"^  p50: median [34]\.\d\d ms, 95 % interval 3\.\d\d ms to 4\.\d\d ms$", text, re.MULTILINE)
     assert text.startswith("p50 settled within 10 % after 6 runs: median ")
-    assert "p50>5ms: passed" in text
+    assert "passed: p50 " in text
     document = json.loads(json.dumps(report.document()))
     assert document["repeated_until"]["settled"] is True
     assert document["figures"]["p50"]["low"] <= document["figures"]["p50"]["median"]
@@ -103,7 +103,7 @@ def test_the_report_has_a_line_for_each_run_and_the_median() -> None:
 
 def test_an_unsettled_figure_is_a_failed_case() -> None:
     found = outcome(WILD)
-    assert [case.name for case in found.cases if case.problem] == ["the figure settled"]
+    assert [case.name for case in found.cases if case.error] == ["the figure settled"]
     page = render_page(repetition_report(found, {}).page())
     assert "Inconclusive" in page
     assert "p50 did not settle" in page
@@ -112,7 +112,7 @@ def test_an_unsettled_figure_is_a_failed_case() -> None:
 def test_runs_are_repeated_until_the_figure_settles(server: Doubling) -> None:
     options = ("--users", "2", "--requests", "60", "--repeat-until-settled", "p50", "--settled-within", "1")
     ended = forked_command.run(
-        "tpuserve-loadtest", "run", MODEL, "--grpc", server.grpc_address, *options, *QUIET, "--json"
+        "tpuserve-loadtest", "run", MODEL, "--grpc", server.grpc_address, *UNRECORDED, *options, *QUIET, "--json"
     )
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
@@ -124,9 +124,20 @@ def test_runs_are_repeated_until_the_figure_settles(server: Doubling) -> None:
 def test_the_limit_of_runs_ends_an_unsettled_repetition(server: Doubling) -> None:
     options = ("--users", "1", "--requests", "5", "--repeat-until-settled", "p99", "--settled-within", "0.000001")
     ended = forked_command.run(
-        *("tpuserve-loadtest", "run", MODEL, "--grpc", server.grpc_address, *options, *QUIET, "--most-runs", "7")
+        *(
+            "tpuserve-loadtest",
+            "run",
+            MODEL,
+            "--grpc",
+            server.grpc_address,
+            *UNRECORDED,
+            *options,
+            *QUIET,
+            "--most-runs",
+            "7",
+        )
     )
-    assert ended.returncode == EXIT_GENERATOR, ended.stderr
+    assert ended.returncode == EXIT_EVIDENCE, ended.stderr
     assert "p99 did not settle in 7 runs" in ended.stdout
     assert len(server.rows) == 35
 

@@ -25,10 +25,11 @@ from tests.loadtests.report_pages import (
 from tests.loadtests.report_pages import (
     page as page_of,
 )
-from tpuserve_loadtests.judgement.mlperf import Scenario
+from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.run import judge_run
 from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.mlperf.rules import Scenario
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.rendering.drawing import draw_intervals
 from tpuserve_loadtests.rendering.scales import milliseconds
@@ -40,6 +41,7 @@ from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Findings, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
+from tpuserve_loadtests.rollout.replicas import ReplicaState
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Ratio, Verdict
 
 
@@ -172,6 +174,12 @@ def test_hostile_text_is_shown_as_it_is() -> None:
     [
         (run(), (), True, "good: All requests succeeded"),
         (run(), ("p99>1s", "rate<5"), True, "good: Passed all 2 gates"),
+        (
+            replace(run(), load=Load(8, users=2)),
+            ("p99>1s",),
+            True,
+            "good: Passed the gate (closed load of 2 users: hides stalls)",
+        ),
         (run(), ("p99>1ms",), True, "bad: Failed the gate"),
         (run(failures={"gone": 3}), (), True, "bad: Failed: 3 of 2,403 requests"),
         (run(wrong=2), (), True, "bad: Wrong: 2 of 2,400 compared responses"),
@@ -187,14 +195,14 @@ def test_the_verdict_comes_first_and_in_words(
 
 def test_nothing_measured_is_said_and_nothing_is_drawn() -> None:
     page = page_of_nothing()
-    assert verdict(page) == "bad: No request was measured"
+    assert verdict(page) == "warn: Interrupted after 0 of 10 s"
     assert "<figure" not in page
 
 
 def test_a_run_that_was_stopped_says_where() -> None:
     text = str(Text(page_of_a_run(run(seconds=3.0))))
-    assert "stopped early" in text
-    assert text.count("stopped") >= 3  # including both charts over time
+    assert "Interrupted after 3 of 8 s" in text
+    assert text.count("stopped") >= 2  # both charts over time
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ("nothing", "plan", "refusal", "search ended")])
@@ -302,6 +310,8 @@ def test_mlperfs_rules_are_kept_or_not(scenario: Scenario, seconds: float, failu
         (Ended.PLANNED, 0, "plan: Plan: nothing was changed"),
         (Ended.REFUSED, 99, "bad: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.REFUSED, 98, "warn: Version 4 was refused: version 3 is live, and no label was moved"),
+        (Ended.REFUSED, 97, "warn: Version 4 was refused: version 3 is live, and no label was moved"),
+        (Ended.REFUSED, 1, "bad: Version 4 was refused: version 3 is live, and no label was moved"),
         (Ended.MOVED_BACK, 99, "bad: The labels were moved back: version 3 is live again"),
         (Ended.SERVER_GONE, 3, "bad: The server does not respond: the file has version 3 again"),
         (Ended.STUCK, 1, "bad: The labels could not be moved back"),
@@ -313,9 +323,17 @@ def test_a_rollout_says_what_is_live(outcome: Ended, exit_code: int, expected: s
     assert ("Plan of a rollout" in page) == (outcome is Ended.PLANNED)
 
 
+def test_a_rollout_counts_the_replicas_that_do_not_respond() -> None:
+    states = [ReplicaState("a:1", "", {"stable": 3}), ReplicaState("b:1", problem="refused", lacks="does not respond")]
+    ended = replace(rollout(Ended.SERVER_GONE, 3, [], Findings()), replicas=states)
+    assert "1 OF 2 REPLICAS DOES NOT RESPOND. " in ended.statement
+    page = page_of(rollout_report(ended, [], {}))
+    assert verdict(page) == "bad: 1 of 2 replicas does not respond: the file has version 3 again"
+
+
 def test_an_interrupted_rollout_blames_nobody() -> None:
     steps = [Step(INTERRUPTED, StepState.FAILED, "by a signal", 0, 1)]
-    page = page_of(rollout_report(rollout(Ended.REFUSED, 1, steps, Findings()), [], {}))
+    page = page_of(rollout_report(rollout(Ended.REFUSED, 130, steps, Findings()), [], {}))
     assert verdict(page) == "warn: Interrupted: version 3 is live, and no label was moved"
 
 
@@ -323,7 +341,7 @@ def test_a_rollout_tells_what_was_let_pass() -> None:
     found = replace(comparison(1.0), limits=("a core was full",), strict=False)
     page = page_of(rollout_report(rollout(Ended.PROMOTED, 0, [], Findings(comparison=found)), [], {}))
     assert verdict(page) == "good: Version 4 is live"
-    assert "compare: the load generator was the limit (accepted by --generator-limit)" in str(Text(page))
+    assert "shadow: the load generator was the limit (accepted by --generator-limit)" in str(Text(page))
 
 
 def test_a_rollout_shows_each_step_with_its_time_and_what_its_gates_found() -> None:
@@ -336,6 +354,8 @@ def test_a_rollout_shows_each_step_with_its_time_and_what_its_gates_found() -> N
         "Ratio of B to A",
         "Memory",
         "Parity",
+        "A over gRPC",
+        "Canary: ",
         "0.97",
         "better",
     ):

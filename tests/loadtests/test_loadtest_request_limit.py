@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
 from tests.support import forked_command
 from tpuserve_loadtests.arrivals.load import PROCESSES, Load, Process, RateProfile
 from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold
@@ -26,7 +26,7 @@ def server() -> Iterator[Doubling]:
 
 
 def run(*arguments: str) -> forked_command.Ended:
-    return forked_command.run("tpuserve-loadtest", "run", MODEL, *arguments, *BUSY_IS_FINE)
+    return forked_command.run("tpuserve-loadtest", "run", MODEL, *UNRECORDED, *arguments, *BUSY_IS_FINE)
 
 
 def report(*arguments: str) -> dict[str, Any]:
@@ -108,13 +108,13 @@ def test_a_scenario_sets_users_think_time_and_the_limit(server: Doubling, tmp_pa
     path.write_text(SCENARIO)
     addresses = ("--grpc", server.grpc_address, "--rest", server.rest_url)
     options = ("--scenario", str(path), *addresses, "--processes", processes, *BUSY_IS_FINE, "--json")
-    ended = forked_command.run("tpuserve-loadtest", "run", *options)
+    ended = forked_command.run("tpuserve-loadtest", "run", *UNRECORDED, *options)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert found["load"] == "4 users, exponential think time 1 ms"
     assert found["total"]["requests"] == found["request_limit"] == len(server.rows) == 80
     # A rate on the command line replaces the users of the file, with their think time. The limit remains.
-    replaced = forked_command.run("tpuserve-loadtest", "run", *options, "--rate", "400")
+    replaced = forked_command.run("tpuserve-loadtest", "run", *UNRECORDED, *options, "--rate", "400")
     assert replaced.returncode == 0, replaced.stderr
     assert json.loads(replaced.stdout)["total"]["requests"] == len(server.rows) - 80 == 80
 
@@ -157,7 +157,6 @@ def test_windows_double_and_workers_of_different_length_merge() -> None:
     assert whole.total.requests == 1000
     assert whole.rate_per_s == 20
     assert merged.windows[0].completed.total() == 500 + sum(0.05 + n / 10 < merged.window_s for n in range(500))
-    assert len(whole.blocks()) == int(50 / merged.window_s)
 
 
 def test_responses_of_the_warm_up_do_not_count_towards_the_rate_of_a_limited_run() -> None:

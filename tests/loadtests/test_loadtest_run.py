@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, QUEUE_FULL, UNRECORDED, Doubling, serving
 
 # The runs share a small machine with other processes, and the tests are not about the generator's limits.
 BUSY_IS_FINE = ["--generator-limit", "note"]
@@ -34,7 +35,7 @@ def loadtest(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def both(server: Doubling) -> list[str]:
     addresses = ["--grpc", server.grpc_address, "--rest", server.rest_url]
-    return [MODEL, *addresses, "--users", "4", "--duration", "700ms", "--warm-up", "0", *BUSY_IS_FINE]
+    return [MODEL, *addresses, "--users", "4", "--duration", "700ms", "--warm-up", "0", *UNRECORDED, *BUSY_IS_FINE]
 
 
 def test_both_protocols_are_measured_and_every_answer_counted(server: Doubling, tmp_path: Path) -> None:
@@ -162,32 +163,39 @@ HEEDING_CTRL_C = [
 ]
 
 
-def test_ctrl_c_ends_the_run_and_keeps_what_was_measured(server: Doubling) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupted_run_has_not_passed_and_reports_what_was_measured(
+    server: Doubling, tmp_path: Path, number: signal.Signals
+) -> None:
+    junit, page = tmp_path / "run.xml", tmp_path / "run.html"
+    options = ["--users", "32", "--duration", "10m", "--warm-up", "0", "--fail-if", "p50>10s"]
+    files = ["--junit", str(junit), "--html", str(page), "--json"]
     command = [
         *HEEDING_CTRL_C,
         COMMAND,
         MODEL,
         "--grpc",
         server.grpc_address,
-        "--users",
-        "32",
-        "--duration",
-        "10m",
-        "--warm-up",
-        "0",
+        *options,
+        *UNRECORDED,
         *BUSY_IS_FINE,
-        "--json",
+        *files,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "Running for 600 s" in process.stderr.readline()
         assert server.reached.wait(60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == 130, errors
     report = json.loads(output)
-    assert report["notes"][0] == "stopped early"
+    assert report["notes"][0].startswith("interrupted after ")
+    assert report["notes"][0].endswith(" of 600 s")
     assert report["total"]["requests"] == len(server.rows) > 0
+    suite = ElementTree.parse(junit).getroot()
+    assert (suite.get("errors"), suite.get("failures")) == ("1", "0")
+    assert suite.find("testcase[@name='the load ran to its end']/error") is not None
+    assert "Interrupted after " in page.read_text()
 
 
 def test_help_does_not_wait_for_locust() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search_rates
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
@@ -47,7 +48,7 @@ def test_the_rate_that_is_found_is_within_five_percent_of_the_truth_for_every_se
     truth = true_rate()
     assert 140 < truth < 180  # between 0.7 and 0.9 of the device's capacity
     for seed in range(10):
-        trials = Trials(simulated, Load(60, 5, seed=seed), (SLO,))
+        trials = Trials(simulated, Load(60, 5, seed=seed), Rules((SLO.opposite,)))
         found = search_rates(trials.attempt, 20, 1e6, 0.02)
         assert found.best is not None
         assert found.best.rate_per_s == pytest.approx(truth, rel=0.05), f"seed {seed}"
@@ -108,7 +109,7 @@ def test_a_trial_lasts_until_its_percentile_can_be_told() -> None:
         loads.append(load)
         return simulated(load)
 
-    trials = Trials(run, Load(1, 0), (SLO,))
+    trials = Trials(run, Load(1, 0), Rules((SLO.opposite,)))
     assert trials.attempt(10).holds
     assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 459 requests, and a tenth
     assert not trials.attempt(250).holds
@@ -117,17 +118,17 @@ def test_a_trial_lasts_until_its_percentile_can_be_told() -> None:
 
 def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:
     def stopped(load: Load) -> Measured:
-        return Measured(load, Recorder(("grpc",), load), 1, (0.1,), "stopped early")
+        return Measured(load, Recorder(("grpc",), load), 1, (0.1,), "interrupted")
 
     def busy(load: Load) -> Measured:
         return Measured(load, Recorder(("grpc",), load), 1, (0.99,))
 
     with pytest.raises(Interrupted):
-        Trials(stopped, Load(1), (SLO,)).attempt(10)
+        Trials(stopped, Load(1), Rules((SLO.opposite,))).attempt(10)
     with pytest.raises(
         GeneratorLimit, match=r"at 10 requests/s, poisson the load generator was the limit: it used 0\.99 of one core"
     ):
-        Trials(busy, Load(1), (SLO,)).attempt(10)
+        Trials(busy, Load(1), Rules((SLO.opposite,))).attempt(10)
 
 
 @pytest.mark.parametrize(("disturbed", "runs"), [(0, 1), (1, 2), (2, 3)])
@@ -141,7 +142,7 @@ def test_a_run_that_something_else_has_disturbed_is_made_again(disturbed: int, r
             measured.recorder.record_lag(0.5, 0.2)
         return measured
 
-    assert Trials(run, Load(60, 0), (SLO,)).attempt(50).holds
+    assert Trials(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50).holds
     assert len(loads) == runs
     assert len(set(loads)) == 1  # the same load, with the same arrivals
 
@@ -153,5 +154,5 @@ def test_a_search_on_a_machine_that_is_always_disturbed_ends() -> None:
         return measured
 
     with pytest.raises(GeneratorLimit, match=r"1 % of requests were sent more than 200\.\d ms late"):
-        Trials(run, Load(60, 0), (SLO,)).attempt(50)
-    assert Trials(run, Load(60, 0), (SLO,), trust_generator=True).attempt(50).holds
+        Trials(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50)
+    assert Trials(run, Load(60, 0), Rules((SLO.opposite,), strict=False)).attempt(50).holds

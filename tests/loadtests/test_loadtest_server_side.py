@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.monitoring.metrics_page import Buckets, NoPage, Page, Served
 from tpuserve_loadtests.monitoring.server_side import Scrape, ServerSide, draw_server_side, read_stretch
-from tpuserve_loadtests.monitoring.watched import counts_differ, latency_parts
+from tpuserve_loadtests.monitoring.watched import cached_responses, counts_differ, latency_parts
+from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
 
@@ -88,6 +90,23 @@ def test_refusals_are_counted_by_reason_and_answers_by_code() -> None:
     assert seen.refused == {"queue_full": 2, "expired": 1}
     assert seen.answers == {"RESOURCE_EXHAUSTED": 1}
     assert seen.phases == ()
+
+
+def test_responses_from_the_cache_are_counted_and_noted() -> None:
+    server = MetricsPages()
+    responses = ResponseCaches().open(ServableId("m", 3), 1000)
+    server.metrics.cache_opened(servable=ServableId("m", 3), responses=responses)
+    server.read(0.0)
+    assert responses.find(b"key") is None
+    server.read(1.0)
+    responses.store(b"key", {})
+    for _ in range(3):
+        assert responses.find(b"key") is not None
+    server.read(2.0)
+    missed, both = (draw_server_side([read_stretch(server.scrapes[:count], SERVED)]) for count in (2, 3))
+    assert (missed.cached_share, cached_responses(missed)) == (0, "")
+    assert both.cached_share == 0.75
+    assert "75 % of the answers came from the server's response cache" in cached_responses(both)
 
 
 def test_the_servers_process_is_seen() -> None:
@@ -241,11 +260,25 @@ def test_a_sweep_tells_what_more_load_does_in_the_server(running: RunningServer)
     )
     run = loadtest("sweep", "m", *options, "--json")
     assert run.returncode == 0, run.stderr
-    alone, crowd = (step["server"] for step in json.loads(run.stdout))
+    alone, crowd = (step["server"] for step in json.loads(run.stdout)["steps"])
     # A single user waits for each response, so two requests are never in one batch.
     assert alone["batch_rows"] == 1
     assert crowd["batch_rows"] > 1
     assert alone["answers"].keys() == crowd["answers"].keys() == {"OK"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("watched")
+def test_comparison_without_a_load_has_the_current_rate_of_the_server(running: RunningServer) -> None:
+    users = ["run", "m", "--grpc", running.grpc, "--rate", "40", "--duration", "10", "--server-metrics", "off"]
+    options = ["--rounds", "3", "--duration", "0.2", "--warm-up", "0", "--unclear", "note"]
+    with ThreadPoolExecutor(1) as pool:
+        current = pool.submit(loadtest, *users)
+        run = loadtest("compare", "m", running.grpc, running.grpc, *options, "--server-metrics", running.rest)
+        current.result()
+    found = re.search(r"Open load of ([\d.]+) requests/s: the current rate of the server", run.stderr)
+    assert found, run.stderr
+    assert 1 <= float(found[1]) < 80
 
 
 @pytest.mark.slow

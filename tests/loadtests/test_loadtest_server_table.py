@@ -91,19 +91,17 @@ def slow_side() -> Watched:
 def test_a_comparison_says_where_b_is_slower() -> None:
     pairs = [(recorded_run(open_load(100), 4, seed=n), recorded_run(open_load(100), 8, seed=9 - n)) for n in range(3)]
     sides = (Watched.of(run(10.0), seen_server(100)), slow_side())
-    outcome = judge_comparison(("1", "2"), pairs, 0.05, strict=True, fail_if_unclear=True, sides=sides)
+    outcome = judge_comparison(("1", "2"), pairs, sides=sides)
     console = Console(file=io.StringIO(), width=80)
     report = compare_report("m", outcome, {})
     print_report(report, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert text.startswith("B is worse: p50: ")
+    assert text.startswith("B is worse: mean: ")
     assert re.search(r"\n  B compared with A: mean latency \+\d+\.\d\d ms: execution \+10\.00", text)
     assert [line.split("│")[1].strip() for line in text.splitlines() if "│" in line][-2:] == ["A", "B"]
     assert report.document()["sides"]["b"]["server"]["execution_ms"] == pytest.approx(12)
-    same = judge_comparison(
-        ("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, 0.05, strict=True, fail_if_unclear=True, sides=sides
-    )
+    same = judge_comparison(("1", "1"), [(pairs[0][0], pairs[0][0])] * 3, sides=sides)
     assert same.where == ""
 
 
@@ -111,7 +109,7 @@ def test_what_is_not_known_of_both_sides_is_told_once() -> None:
     unknown, known = Watched.of(run(), Seen(note=WHY)), slow_side()
 
     def notes(*sides: Watched) -> tuple[str, ...]:
-        return judge_comparison(("1", "2"), [], 0.05, strict=True, fail_if_unclear=True, sides=sides).server_notes
+        return judge_comparison(("1", "2"), [], sides=sides).server_notes
 
     assert notes(unknown, unknown) == (WHY,)
     assert notes(known, unknown) == (f"B: {WHY}",)

@@ -8,12 +8,12 @@ import msgpack  # type: ignore[import-untyped]  # ships no annotations
 import numpy as np
 import pytest
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
 from tests.support import forked_command
 from tpuserve_loadtests.arrivals.duration import ThinkTime
 from tpuserve_loadtests.arrivals.load import Load
 
-QUIET = ("--generator-limit", "note", "--server-metrics", "off", "--warm-up", "0")
+QUIET = (*UNRECORDED, "--generator-limit", "note", "--server-metrics", "off", "--warm-up", "0")
 
 
 @pytest.fixture

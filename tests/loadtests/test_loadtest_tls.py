@@ -19,21 +19,20 @@ import pytest
 from tests.clients.model_server import ModelServer
 from tests.clients.model_server import serving as serving_models
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.locust_process import LOCUST, LOCUSTFILE
 from tests.support import forked_command
 from tests.support.certificates import Authority, ServerTls
 from tests.support.free_ports import free_ports
-from tpuserve_client import Tls
+from tpuserve_client import Tls, handshake
+from tpuserve_client.address import parse_address
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.cli import handshake
 from tpuserve_loadtests.cli.access import find_access
-from tpuserve_loadtests.cli.handshake import handshake_problem
 from tpuserve_loadtests.cli.monitoring import page_access
 from tpuserve_loadtests.cli.options import AccessOptions, ServerOptions
+from tpuserve_loadtests.requests.protocols import client_address
 from tpuserve_loadtests.rollout.model_service import ModelService
 
 COMMAND = str(Path(sys.executable).with_name("tpuserve-loadtest"))
-LOCUST = str(Path(sys.executable).with_name("locust"))
-LOCUSTFILE = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles" / "mixed.py"
 BRIEF = ["--users", "4", "--duration", "500ms", "--warm-up", "0", "--generator-limit", "note"]
 TOKEN = "s3cr3t-token"
 BEARER = "authorization: Bearer ${TOKEN}"
@@ -91,7 +90,8 @@ def test_every_process_shows_certificate_and_token_and_no_report_has_it(
 
 def test_plain_locust_goes_the_same_way(server: Doubling, identity: list[str]) -> None:
     locust = [LOCUST, "-f", str(LOCUSTFILE), "--headless", "-u", "2", "-r", "2", "-t", "3s", "--only-summary"]
-    options = [*places(server), *identity, "--header", BEARER, "--generator-limit", "note"]
+    host = ["--host", f"{server.grpc_address},{server.rest_url}"]
+    options = [*host, *identity, "--header", BEARER, "--generator-limit", "note"]
     environment = {**os.environ, "TOKEN": TOKEN}
     found = subprocess.run(
         [*locust, "--model", MODEL, *options],
@@ -144,6 +144,10 @@ def test_worker_without_the_files_says_so_to_its_coordinator(
     assert f"cannot join: {ca}: No such file" in rest
 
 
+def problem_of(address: str, tls: Tls) -> str:
+    return handshake.handshake_problem(parse_address(client_address(address)), tls, address)
+
+
 def test_handshake_that_fails_has_its_reason_and_what_to_do(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,23 +180,23 @@ def test_handshake_that_fails_has_its_reason_and_what_to_do(
         ]
         for change, model, tls, message in cases:
             for address in (model.grpc_address, model.rest_url):
-                assert re.search(message, handshake_problem(changed(address, change), tls)), message
+                assert re.search(message, problem_of(changed(address, change), tls)), message
         for prefix in ("oip+", "oip-json+"):
-            plaintext = handshake_problem(f"{prefix}{changed(mutual.rest_url, '-')}", trusting)
+            plaintext = problem_of(f"{prefix}{changed(mutual.rest_url, '-')}", trusting)
             assert f"use {prefix}https://127.0.0.1:" in plaintext
-            secured = handshake_problem(f"{prefix}{changed(clear.rest_url, 's')}", trusting)
+            secured = problem_of(f"{prefix}{changed(clear.rest_url, 's')}", trusting)
             assert f"use {prefix}http://127.0.0.1:" in secured
         rest_port = named.rest_url.rpartition(":")[2]
-        wrong_port = handshake_problem(f"grpcs://127.0.0.1:{rest_port}", Tls(authority.ca, server_name="model.example"))
+        wrong_port = problem_of(f"grpcs://127.0.0.1:{rest_port}", Tls(authority.ca, server_name="model.example"))
         assert "does not offer HTTP/2 over TLS" in wrong_port
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ending = threading.Thread(target=lambda: listener.accept()[0].close(), name="ending")
             ending.start()
-            problem = handshake_problem(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
+            ended = problem_of(f"grpcs://127.0.0.1:{listener.getsockname()[1]}", trusting)
             ending.join()
-        assert "closed the connection during the TLS handshake; if it does not use TLS, use grpc://" in problem
+        assert "closed the connection during the TLS handshake; if it does not use TLS, use grpc://" in ended
         for address in (clear.grpc_address, clear.rest_url, f"grpcs://127.0.0.1:{free_ports(1)[0]}"):
-            assert handshake_problem(address, trusting) == ""
+            assert problem_of(address, trusting) == ""
 
 
 def test_headers_come_from_texts_files_and_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

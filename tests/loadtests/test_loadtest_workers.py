@@ -7,17 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
+from tests.loadtests.truth.script import Script
+from tests.loadtests.truth.scripted_server import serving as scripted
 from tests.support.free_ports import free_ports
 from tpuserve_loadtests.traffic.heartbeats import PATIENCE_BEATS, Heartbeats, worker_name
 
 # Heartbeats at twice the default rate: short tests, and a busy machine still does not lose a worker.
 # Ctrl-C works in the background too.
+CLOCK = "import time; clock = time.perf_counter; time.perf_counter = lambda: clock() + {}; "
 COMMAND = [
     sys.executable,
     "-c",
@@ -35,9 +40,11 @@ def server() -> Iterator[Doubling]:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[Process]:
+def started(*arguments: str, clock_s: int = 0) -> Iterator[Process]:
+    """Start a command, whose clock is `clock_s` ahead."""
+    *python, code = COMMAND
     with subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*python, CLOCK.format(clock_s) + code, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -62,7 +69,7 @@ def said(process: Process, words: str) -> str:
 
 def load(server: Doubling, *arguments: str) -> list[str]:
     options = ["--users", "4", "--duration", "10m", "--warm-up", "0", "--generator-limit", "note", "--json"]
-    return ["run", MODEL, "--grpc", server.grpc_address, *options, *arguments]
+    return ["run", MODEL, "--grpc", server.grpc_address, *UNRECORDED, *options, *arguments]
 
 
 def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whole(server: Doubling) -> None:
@@ -87,6 +94,23 @@ def test_a_load_of_which_a_worker_is_gone_says_which_and_is_not_reported_as_whol
     # The report keeps the other worker's results and does not estimate those of the lost worker.
     assert 0 < report["total"]["requests"] < len(server.rows)
     assert second.returncode == 0
+
+
+def test_workers_whose_clocks_differ_send_a_constant_rate() -> None:
+    (port,) = free_ports(1)
+    place = f"127.0.0.1:{port}"
+    rate = ("--rate", "25", "--arrivals", "constant", "--duration", "2s", "--warm-up", "0")
+    with scripted(Script(service_s=0.001)) as target:
+        with started("worker", place, clock_s=1000), started("worker", place, clock_s=-50):
+            command = ["run", "doubling", "--grpc", target.grpc, *rate, *UNRECORDED, "--generator-limit", "note"]
+            with started(*command, "--remote", "2", "--listen", place) as coordinator:
+                output, errors = coordinator.communicate(timeout=60)
+        log = target.end()
+    assert coordinator.returncode == 0, (output, errors)
+    gaps_s = [second.arrived_s - first.arrived_s for first, second in pairwise(log.entries)]
+    # Without a common start, every second request would follow its predecessor at another distance.
+    assert len(gaps_s) == 49
+    assert 0.5 < median(gaps_s[::2]) / median(gaps_s[1::2]) < 2
 
 
 def test_a_process_of_several_that_ends_is_named_too(server: Doubling) -> None:

@@ -51,7 +51,7 @@ def build_workload(
         inputs=inputs,
         lengths={name: Distribution.parse(text) for name, text in (lengths or {}).items()},
     )
-    return Workload(encode_lines(protocols, spec, signature.name, protocols, requests))
+    return Workload(encode_lines(protocols, spec, signature, protocols, requests))
 
 
 def exchanges_by_protocol(workload: Workload) -> dict[str, tuple[Exchange, ...]]:

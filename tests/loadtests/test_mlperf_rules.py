@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.judgement.mlperf import RULES, Result, Scenario, discarded_queries, estimate_ns, judge_mlperf
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.mlperf.rules import RULES, Result, Scenario, discarded_queries, estimate_ns, judge_mlperf
 
 
 def run(latencies_ms: list[float], seconds: float = 600.0, failures: int = 0) -> Measured:

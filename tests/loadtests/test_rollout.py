@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.loadtests.recorded_logs import predict_entry, write_log
+from tests.loadtests.rollout_process import HEEDING_CTRL_C, QUICK, TIRED_AFTER, TIRING, save_tired
 from tests.support import forked_command
 from tests.support.saved_models import save_function, write_manifest
 from tpuserve_client import Client
@@ -29,23 +30,16 @@ from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.tolerance import Precision, fetch_precision
 from tpuserve_loadtests.monitoring.metrics_page import Page
 from tpuserve_loadtests.requests.recording import WARMUP_FILE
-from tpuserve_loadtests.rollout.labels import Labels, NotMoved
+from tpuserve_loadtests.rollout.labels import Labels
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 from tpuserve_loadtests.rollout.model_service import ModelService
+from tpuserve_loadtests.rollout.moves import NotMoved
+from tpuserve_loadtests.rollout.replicas import Place, Replicas
+from tpuserve_loadtests.rollout.sources import ConfigFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
-LIVE, GOOD, WRONG, SLOW, FAILING, COARSE = 3, 4, 5, 6, 7, 8
-HEEDING_CTRL_C = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from tpuserve_loadtests.cli import commands; commands.LEAST_SOAK_S = 2.0; "  # the default is 10
-    "from tpuserve_loadtests.cli.rollout_command import main; main()"
-)
-# The machine is small and busy, and the tests are not about the generator or a few milliseconds. The constant rate
-# gives each segment of the soak, a tenth of a second, some requests.
-QUICK = ["--rate", "80", "--arrivals", "constant", "--rounds", "3", "--duration", "400ms", "--warm-up", "100ms",
-         "--generator-limit", "note", "--least-effect", "4", "--unclear", "note", "--soak", "2s", "--segments", "20",
-         "--json"]  # fmt: skip
+LIVE, GOOD, WRONG, SLOW, FAILING, COARSE, TIRED = 3, 4, 5, 6, 7, 8, 9
 
 
 def evaluated(value: float) -> dict[str, Any]:
@@ -108,7 +102,7 @@ model_config_list {{
 def wait_for_labels(server: RunningServer) -> None:
     """Wait for all versions: a model is ready with its first version, but a label needs its own."""
     with Client(server.grpc) as client:
-        for version in (LIVE, GOOD, WRONG, SLOW, FAILING, COARSE):
+        for version in (LIVE, GOOD, WRONG, SLOW, FAILING, COARSE, TIRED):
             client.wait_until_ready(90, "m", version=version)
 
 
@@ -126,6 +120,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for version, function in functions.items():
         write_manifest(save_function(root / "m" / str(version), function, spec), **FACTS.get(version, {}))
+    save_tired(root / "m" / str(TIRED), TIRED_AFTER)
     shutil.copytree(root / "m" / str(LIVE), root / "other" / "1")
     return root
 
@@ -162,7 +157,7 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
     line = "accuracy of serving_default/y: 0.97 to 0.98, better (450 rows of held_out.npz)"
     assert line in errors
     assert plan["outcome"] == "planned"
-    assert [step["state"] for step in plan["steps"]] == ["passed", "planned", "planned", "planned", "planned"]
+    assert [step["state"] for step in plan["steps"]] == ["passed", *["planned"] * 6]
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
 
@@ -170,7 +165,13 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
     assert code == 0, (report, errors)
     assert report["outcome"] == "promoted"
     assert all(part in page.read_text() for part in ("Version 4 is live", "Ratio of B to A", "Soak: the new version"))
-    assert [step["name"] for step in report["steps"]] == ["parity", "compare", "label canary", "label stable", "soak"]
+    assert [step["name"] for step in report["steps"]] == [
+        "parity", "shadow", "label canary", "canary", "label stable", "soak", "replicas",
+    ]  # fmt: skip
+    assert "32 responses of label stable: 32 by version 4" in report["steps"][-1]["detail"]
+    [replica] = report["replicas"]
+    assert (replica["address"], replica["lacks"]) == (site.server.grpc, "")
+    assert replica["sha256"] == ModelConfigText(site.file.read_text()).sha256
     assert (site.answers("stable"), site.answers("canary")) == (GOOD, GOOD)
     lines = set(site.file.read_text().splitlines()) ^ set(configuration(models).splitlines())
     assert lines == {
@@ -185,7 +186,7 @@ def test_a_good_version_is_promoted_and_the_rest_of_the_configuration_stays(
 @pytest.mark.parametrize(
     ("version", "gate", "options"),
     # Longer than QUICK, because one stall in a round of the live version would hide that the slow one is worse.
-    [(WRONG, "parity", ()), (SLOW, "compare", ("--duration", "2s", "--rounds", "5"))],
+    [(WRONG, "parity", ()), (SLOW, "shadow", ("--duration", "2s", "--rounds", "5"))],
     ids=["wrong", "slow"],
 )
 def test_a_bad_version_is_refused_and_no_label_is_touched(
@@ -257,38 +258,28 @@ def test_a_comparison_that_cannot_tell_is_not_passed(site: Site) -> None:
     # No run of less than a second can detect a difference of 0.1 %, except by chance.
     effect = ["--unclear", "fail", "--least-effect", "0.001"]
     code, report, _ = site.rollout("--to", str(GOOD), "--execute", *effect)
-    assert code in (98, 99)
+    assert code in (97, 99)
     assert [step["state"] for step in report["steps"]] == ["passed", "failed"]
-    assert code == 99 or "run longer, or increase --rounds" in report["steps"][1]["detail"]
+    assert code == 99 or "run longer, increase --rounds" in report["steps"][1]["detail"]
     assert site.file.read_text() == before
 
 
-def test_a_soak_that_fails_moves_the_labels_back(site: Site) -> None:
-    code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", "--fail-if", "rate>1")
-    assert code == 99, (report, errors)
-    assert report["outcome"] == "moved back"
-    assert [step["name"] for step in report["steps"]][-3:] == ["label stable", "soak", "labels back"]
-    assert "rate>1: failed" in report["steps"][-2]["detail"]
-    assert site.answers("stable") == LIVE
-    assert "canary" not in site.file.read_text()
-
-
-def test_a_comparison_in_which_requests_fail_is_not_run_to_its_end(site: Site) -> None:
+def test_a_version_that_fails_each_request_is_refused(site: Site) -> None:
     code, report, errors = site.rollout("--to", str(FAILING), "--execute", "--no-parity")
     assert code == 1, (report, errors)
     assert report["outcome"] == "refused"
-    detail = report["steps"][-1]["detail"]
-    assert detail.startswith(f"B (version {FAILING}) failed 100 % of ")
-    assert "stopped after 1 complete round" in detail
+    assert report["steps"][-1]["detail"].startswith(f"m version {FAILING}: grpc, request 1 of 32: INVALID_ARGUMENT: ")
 
 
 def test_a_soak_that_cannot_pass_any_more_moves_the_labels_back_at_once(site: Site) -> None:
-    gate = ("--soak", "1h", "--fail-if", "max>1us")
-    code, report, errors = site.rollout("--to", str(GOOD), "--execute", "--no-parity", *gate)
+    code, report, errors = site.rollout("--to", str(TIRED), "--execute", *TIRING)
     assert code == 99, (report, errors)
     assert report["outcome"] == "moved back"
-    assert "stopped early: max>1us is certain" in report["steps"][-2]["detail"]
+    assert [step["name"] for step in report["steps"]][-3:] == ["label stable", "soak", "labels back"]
+    assert "stopped early: wrong>0 is certain" in report["steps"][-2]["detail"]
+    assert "most frequent error: wrong response: output 'y' differs by 1" in report["steps"][-2]["detail"]
     assert site.answers("stable") == LIVE
+    assert "canary" not in site.file.read_text()
 
 
 def answers_of(server: RunningServer) -> float:
@@ -301,9 +292,6 @@ def press_twice_while_it_hangs(process: "subprocess.Popen[str]", server: Running
 
     The second press ends the wait for responses, but not the move of labels back. Then the server continues.
     """
-    before = answers_of(server)
-    while answers_of(server) < before + 10:  # until the soak runs
-        time.sleep(0.1)
     [serving] = psutil.Process(server.process.pid).children()
     serving.suspend()
     try:
@@ -330,6 +318,9 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
                 if "label stable" in line:
                     break
             assert site.answers("stable") == GOOD
+            before = answers_of(site.server)
+            while answers_of(site.server) < before + 10:  # until the soak runs
+                time.sleep(0.1)
             if hangs:
                 press_twice_while_it_hangs(process, site.server)
             else:
@@ -338,7 +329,7 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
         finally:
             process.kill()
     report = json.loads(output)
-    assert process.returncode == 1, errors
+    assert process.returncode == 130, errors
     assert report["outcome"] == "moved back"
     assert [step["name"] for step in report["steps"]][-3:] == ["soak", "interrupted", "labels back"]
     assert "Interrupted, and the labels were moved back" in (tmp_path / "page.html").read_text()
@@ -348,12 +339,13 @@ def test_a_signal_in_the_soak_moves_the_labels_back(site: Site, hangs: bool, tmp
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--to", "9"], "Version 9 of m is not available (available: 3, 4, 5, 6, 7, 8)"),
+        (["--to", "99"], "Version 99 of m is not available (available: 3, 4, 5, 6, 7, 8, 9)"),
         (["--to", str(LIVE)], "is already live"),
         (["--to", "4", "--stable", "live"], "m has no label live"),
         (["--to", "4", "--canary", "stable"], "are both stable"),
         (["--to", "4", "--soak", "1s"], "to show a trend"),
         (["--to", "4", "--fail-if", "fast"], "is not a threshold"),
+        (["--to", "4", "--slo", "small.p99<=1s"], "small.p99>1s selects no line. The lines are: grpc"),
         (["--to", "4", "--html", "nowhere/page.html"], "Directory nowhere does not exist"),
     ],
 )
@@ -378,21 +370,25 @@ def test_a_file_that_is_not_what_the_server_runs_is_refused(site: Site, models: 
     assert site.answers("stable") == LIVE
 
 
+def replicas_of(*servers: RunningServer) -> Replicas:
+    return Replicas([Place(server.grpc) for server in servers], lambda at: ModelService(at, Access(), 10, 60))
+
+
 def test_a_move_that_the_server_refuses_leaves_the_file_as_it_was(site: Site, models: Path) -> None:
-    with ModelService(site.server.grpc, Access(), 10, 60) as service:
-        labels = Labels(site.file, "m", service, "reload", 5)
+    with replicas_of(site.server) as replicas:
+        labels = Labels(ConfigFile(site.file), "m", replicas, "reload", 5)
         with pytest.raises(
-            NotMoved, match="the server refused the reload: Request to assign label to version 9"
+            NotMoved, match="the server refused the reload: Request to assign label to version 99"
         ) as refused:
-            labels.move({"stable": 9})
+            labels.move({"stable": 99})
     assert f"label stable: version {LIVE} in the file, version {LIVE} on the server" in str(refused.value)
     assert site.file.read_text() == configuration(models)
     assert site.answers("stable") == LIVE
 
 
 def test_a_file_that_somebody_else_changes_meanwhile_is_left_alone(site: Site) -> None:
-    with ModelService(site.server.grpc, Access(), 10, 60) as service:
-        labels = Labels(site.file, "m", service, "reload", 5)
+    with replicas_of(site.server) as replicas:
+        labels = Labels(ConfigFile(site.file), "m", replicas, "reload", 5)
         theirs = site.file.read_text() + "# theirs\n"
         site.file.write_text(theirs)
         with pytest.raises(NotMoved, match="another process changed"):

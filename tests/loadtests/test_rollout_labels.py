@@ -8,7 +8,10 @@ import pytest
 from tpuserve_client.errors import FailedPrecondition, TpuserveError, Unavailable
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
 from tpuserve_loadtests.rollout import labels as labels_module
-from tpuserve_loadtests.rollout.labels import Apply, Labels, NotMoved, ServerGone
+from tpuserve_loadtests.rollout.labels import Apply, Labels
+from tpuserve_loadtests.rollout.moves import NotMoved, ServerGone
+from tpuserve_loadtests.rollout.replicas import Place, Replicas
+from tpuserve_loadtests.rollout.sources import ConfigFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +48,9 @@ class Server:
         self._fail()
         return self.labels.get(label)
 
+    def configuration_sha256(self, model: str) -> str:
+        return ""
+
     def available(self, model: str) -> tuple[int, ...]:
         return (LIVE, NEW)
 
@@ -70,10 +76,15 @@ def server() -> Server:
     return Server()
 
 
+def replicas(*servers: Server) -> Replicas:
+    by_address = {f"s{number}:8500": server for number, server in enumerate(servers)}
+    return Replicas([Place(address) for address in by_address], lambda at: by_address[at])  # type: ignore[arg-type,return-value]  # scripted
+
+
 def promoted(file: Path, server: Server, apply: Apply = "reload", patience_s: float = 30.0) -> tuple[Labels, list[str]]:
     """Return labels at the new version, and the messages about waiting."""
     said: list[str] = []
-    labels = Labels(file, "m", server, apply, patience_s, said.append)  # type: ignore[arg-type]  # scripted
+    labels = Labels(ConfigFile(file), "m", replicas(server), apply, patience_s, said.append)
     labels.move({"canary": NEW})
     labels.move({"stable": NEW})
     assert server.labels == {"stable": NEW, "canary": NEW}
@@ -117,7 +128,7 @@ def test_a_server_that_restarts_is_waited_for(file: Path, server: Server) -> Non
 
 def test_a_refusal_of_a_server_that_runs_is_final_and_the_file_keeps_the_old_labels(file: Path, server: Server) -> None:
     labels, _ = promoted(file, server)
-    server.failures = [FailedPrecondition("no"), None, None, None]
+    server.failures = [None, None, FailedPrecondition("no")]  # the labels are read first
     with pytest.raises(NotMoved, match=r"refused the reload: no\. label canary: none in the file, version 4"):
         labels.restore(BACK)
     assert file.read_text() == CONFIG
@@ -139,7 +150,7 @@ def test_a_file_that_cannot_be_written_is_reported_and_the_server_still_moves_ba
 
 
 def test_a_move_to_a_server_that_is_gone_leaves_the_file_as_it_was(file: Path, server: Server) -> None:
-    labels = Labels(file, "m", server, "reload", 5)  # type: ignore[arg-type]  # scripted
+    labels = Labels(ConfigFile(file), "m", replicas(server), "reload", 5)
     server.failures = [Unavailable("connection refused")] * 100
     with pytest.raises(NotMoved, match="connection refused"):
         labels.move({"canary": NEW})

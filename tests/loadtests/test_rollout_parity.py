@@ -8,28 +8,27 @@ from ml_dtypes import bfloat16
 
 from tpuserve_client import tensor
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import Internal
-from tpuserve_client.exchange import Exchange, Reply
-from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.model import Signature, TensorSpec
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
-from tpuserve_loadtests.rollout.parity import Parity, Requests, differences, signature_difference
+from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
 
 F32 = np.dtype(np.float32)
 
 
-def answer(outputs: Mapping[str, Array]) -> Reply:
+def answer(outputs: Mapping[str, Array]) -> bytes:
     response = official.PredictResponse()
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
-    return Reply(response.SerializeToString())
+    return bytes(response.SerializeToString())
+
+
+def compared(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> Parity:
+    return Parity(tuple(differences({"grpc": (answer(a),)}, {"grpc": (answer(b),)}, tolerance)))
 
 
 def difference(a: Mapping[str, Array], b: Mapping[str, Array], atol: float = 1e-5, rtol: float = 1e-5) -> str:
-    replies = {"a": answer(a), "b": answer(b)}
-    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),)) for number, name in enumerate("ab"))
-    (found,) = differences(lambda exchange: replies[exchange.path], of_a, of_b, Tolerance(atol, rtol))
-    return found.problem
+    return "".join(compared(a, b, Tolerance(atol, rtol)).different)
 
 
 def test_what_is_beyond_the_tolerance_is_told_with_its_place() -> None:
@@ -39,7 +38,7 @@ def test_what_is_beyond_the_tolerance_is_told_with_its_place() -> None:
     assert difference({"y": a}, {"y": a + np.float32(5e-6)}) == ""
     assert (
         difference({"y": a}, {"y": b})
-        == "request 0: output y differs by 0.5 at row 1; allowed 2e-05 (set with --atol and --rtol)"
+        == "gRPC request 0: output y differs by 0.5 at row 1; allowed 2e-05 (set with --atol and --rtol)"
     )
     assert difference({"y": a}, {"y": b}, rtol=0.6) == ""
 
@@ -67,62 +66,58 @@ def test_every_kind_of_output_is_held_beside_the_other(a: Array, b: Array) -> No
     assert "output y" in difference({"y": a}, {"y": b})
 
 
-def test_other_outputs_and_requests_that_fail_are_differences() -> None:
+def test_other_outputs_are_differences() -> None:
     one = {"y": np.array([1], np.float32)}
-    assert "outputs are ['y', 'z'], were ['y']" in difference(one, {**one, "z": one["y"]})
-
-    def send(exchange: Exchange) -> Reply:
-        if exchange.path == "b":
-            raise Internal("broken")
-        return answer(one)
-
-    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),) * 2) for number, name in enumerate("ab"))
-    found = list(differences(send, of_a, of_b, Tolerance(0, 0)))
-    problems = [each.problem for each in found]
-    assert problems == [f"request {number}: m version 1: INTERNAL: broken" for number in range(2)]
+    assert difference(one, {**one, "z": one["y"]}) == "gRPC request 0: outputs are ['y', 'z'], were ['y']"
 
 
-def compared(a: float, b: float, tolerance: Tolerance) -> Parity:
-    replies = {"a": answer({"n": np.array([7]), "y": np.array([[a]], np.float32)}),
-               "b": answer({"n": np.array([7]), "y": np.array([[b]], np.float32)})}  # fmt: skip
-    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange(name),)) for number, name in enumerate("ab"))
-    return Parity(tuple(differences(lambda exchange: replies[exchange.path], of_a, of_b, tolerance)))
+def test_each_protocol_is_compared_with_itself() -> None:
+    one, two = (answer({"y": np.array([value], np.float32)}) for value in (1, 2))
+    found = Parity(
+        tuple(differences({"grpc": (one,), "rest": (one, two)}, {"grpc": (one,), "rest": (one, one)}, Tolerance()))
+    )
+    assert len(found.answers) == 3
+    [problem] = found.different
+    assert problem.startswith("REST request 1: output y differs by 1 at row 0")
+
+
+def in_two_outputs(value: float) -> Mapping[str, Array]:
+    return {"n": np.array([7]), "y": np.array([[value]], np.float32)}
 
 
 def test_versions_of_two_dtypes_are_held_to_the_wider_manifest() -> None:
     exact = Precision("float32", 1e-5, 1e-4, "m version 0's manifest")
     coarse = Precision("mixed_bfloat16", 0.02, 0.02, "m version 1's manifest")
     for versions in ((exact, coarse), (coarse, exact)):
-        found = compared(0.5, 0.503, Tolerance(versions=versions))
+        found = compared(in_two_outputs(0.5), in_two_outputs(0.503), Tolerance(versions=versions))
         assert not found.different
         assert found.largest == (
             "largest difference 0.003 in `y`, allowed 0.02 + 0.02 * |golden| "
             "(mixed_bfloat16, from m version 1's manifest; change with --atol/--rtol)"
         )
-    (problem,) = compared(0.5, 0.503, Tolerance(versions=(exact, exact))).different
+    (problem,) = compared(in_two_outputs(0.5), in_two_outputs(0.503), Tolerance(versions=(exact, exact))).different
     assert problem.endswith("allowed 6e-05 (float32, from m version 0's manifest; change with --atol/--rtol)")
 
 
 def test_options_go_before_manifests() -> None:
     coarse = Precision("mixed_bfloat16", 0.02, 0.02, "m version 1's manifest")
-    (problem,) = compared(0.5, 0.503, Tolerance(1e-4, 0.0, (coarse,))).different
+    (problem,) = compared(in_two_outputs(0.5), in_two_outputs(0.503), Tolerance(1e-4, 0.0, (coarse,))).different
     assert problem.endswith("allowed 0.0001 (set with --atol and --rtol)")
-    (problem,) = compared(0.5, 0.6, Tolerance(1e-4, None, (coarse,))).different
+    (problem,) = compared(in_two_outputs(0.5), in_two_outputs(0.6), Tolerance(1e-4, None, (coarse,))).different
     assert problem.endswith("allowed 0.0101 (--atol as set, --rtol of mixed_bfloat16, from m version 1's manifest)")
-    (problem,) = compared(0.5, 0.6, Tolerance(None, 0.0, (coarse,))).different
+    (problem,) = compared(in_two_outputs(0.5), in_two_outputs(0.6), Tolerance(None, 0.0, (coarse,))).different
     assert problem.endswith("allowed 0.02 (--rtol as set, --atol of mixed_bfloat16, from m version 1's manifest)")
 
 
 def test_a_version_without_a_manifest_is_judged_by_the_dtype_of_its_outputs() -> None:
     tight = Precision("float32", 1e-7, 0.0, "m version 0's manifest")
-    assert compared(1.0, 1.00005, Tolerance(versions=(tight,))).different
-    assert not compared(1.0, 1.00005, Tolerance(versions=(tight, None))).different
+    assert compared(in_two_outputs(1.0), in_two_outputs(1.00005), Tolerance(versions=(tight,))).different
+    assert not compared(in_two_outputs(1.0), in_two_outputs(1.00005), Tolerance(versions=(tight, None))).different
 
 
 def test_answers_without_floats_have_no_largest_difference() -> None:
-    whole = answer({"n": np.array([7])})
-    of_a, of_b = (Requests(ModelSpec("m", number), (Exchange("x"),)) for number in range(2))
-    found = Parity(tuple(differences(lambda exchange: whole, of_a, of_b, Tolerance())))
+    whole = {"n": np.array([7])}
+    found = compared(whole, whole, Tolerance())
     assert (found.different, found.largest) == ((), "")
 
 

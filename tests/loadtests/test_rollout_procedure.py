@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone
+from tpuserve_loadtests.rollout.moves import LABELS, Move, NotMoved, ServerGone
 from tpuserve_loadtests.rollout.procedure import Gate, Judged, Outcome, Rollout, Step, StepState
 
 LIVE, NEW = 3, 4
@@ -13,6 +13,8 @@ LIVE, NEW = 3, 4
 
 class World:
     """The labels of a server, and the steps in order. `refuses` selects label moves that fail."""
+
+    wording = LABELS
 
     def __init__(self) -> None:
         self.labels: dict[str, int | None] = {"stable": LIVE, "canary": None}
@@ -34,6 +36,9 @@ class World:
             raise ServerGone("gone")
         self.move(labels)
 
+    def restored_words(self, values: Mapping[str, int | None]) -> str:
+        return f"{values}"
+
     def gate(self, name: str, exit_code: int = 0, *, cheap: bool = False, signal: bool = False) -> Gate:
         def judge() -> Judged:
             self.done.append(name)
@@ -43,9 +48,18 @@ class World:
 
         return Gate(name, "will be told", judge, cheap)
 
-    def rollout(self, *gates: Gate, soak: Gate | None = None) -> Rollout:
-        moves = [("canary", self.labels["canary"], NEW), ("stable", self.labels["stable"], NEW)]
-        return Rollout(gates, moves, soak, self, lambda: self.signalled, lambda step: None, lambda: self.now_s)
+    def rollout(self, *gates: Gate, between: Gate | None = None, soak: Gate | None = None) -> Rollout:
+        canary, stable = (
+            Move(f"label {label}", label, self.labels[label], NEW, "to 4") for label in ("canary", "stable")
+        )
+        sequence: list[Gate | Move] = [
+            *gates,
+            canary,
+            *([between] if between else []),
+            stable,
+            *([soak] if soak else []),
+        ]
+        return Rollout(sequence, self, lambda: self.signalled, lambda step: None, lambda: self.now_s)
 
 
 @pytest.fixture
@@ -57,31 +71,39 @@ def states(steps: list[Step]) -> list[tuple[str, StepState]]:
     return [(step.name, step.state) for step in steps]
 
 
-def test_all_gates_then_canary_then_stable_then_the_soak(world: World) -> None:
-    job = world.rollout(world.gate("parity"), world.gate("compare"), soak=world.gate("soak"))
+def test_all_gates_then_the_canary_with_its_gate_then_stable_then_the_soak(world: World) -> None:
+    gates = world.gate("parity"), world.gate("shadow")
+    job = world.rollout(*gates, between=world.gate("canary"), soak=world.gate("soak"))
     assert job.execute() is Outcome.PROMOTED
-    assert world.done == ["parity", "compare", "{'canary': 4}", "{'stable': 4}", "soak"]
+    assert world.done == ["parity", "shadow", "{'canary': 4}", "canary", "{'stable': 4}", "soak"]
     assert job.exit_code == 0
 
 
+def test_a_canary_that_fails_never_reaches_users(world: World) -> None:
+    job = world.rollout(world.gate("shadow"), between=world.gate("canary", 99), soak=world.gate("soak"))
+    assert job.execute() is Outcome.MOVED_BACK
+    assert job.exit_code == 99
+    assert world.done == ["shadow", "{'canary': 4}", "canary", "{'canary': None}"]
+
+
 def test_each_step_begins_where_the_last_one_ended(world: World) -> None:
-    job = world.rollout(world.gate("parity"), world.gate("compare"), soak=world.gate("soak"))
+    job = world.rollout(world.gate("parity"), world.gate("shadow"), soak=world.gate("soak"))
     job.execute()
     assert [(step.start_s, step.seconds) for step in job.steps] == [(0, 10), (10, 10), (20, 1), (21, 1), (22, 10)]
 
 
 def test_a_dry_run_asks_what_is_cheap_and_touches_nothing(world: World) -> None:
-    job = world.rollout(world.gate("parity", cheap=True), world.gate("compare"), soak=world.gate("soak"))
+    job = world.rollout(world.gate("parity", cheap=True), world.gate("shadow"), soak=world.gate("soak"))
     assert job.plan() is Outcome.PLANNED
     assert world.done == ["parity"]
     assert [name for name, state in states(job.steps) if state is StepState.PLANNED] == [
-        "compare", "label canary", "label stable", "soak",
+        "shadow", "label canary", "label stable", "soak",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("failing", "exit_code"), [("parity", 99), ("compare", 98)])
+@pytest.mark.parametrize(("failing", "exit_code"), [("parity", 99), ("shadow", 98)])
 def test_a_gate_that_fails_leaves_the_labels_alone(world: World, failing: str, exit_code: int) -> None:
-    gates = [world.gate(name, exit_code if name == failing else 0) for name in ("parity", "compare")]
+    gates = [world.gate(name, exit_code if name == failing else 0) for name in ("parity", "shadow")]
     job = world.rollout(*gates, soak=world.gate("soak"))
     assert job.execute() is Outcome.REFUSED
     assert job.exit_code == exit_code
@@ -98,17 +120,17 @@ def test_a_soak_that_fails_moves_both_labels_back_in_one_step(world: World) -> N
     assert ("labels back", StepState.DONE) in states(job.steps)
 
 
-def test_a_signal_in_the_comparison_ends_it_before_anything_is_moved(world: World) -> None:
-    job = world.rollout(world.gate("compare", signal=True), soak=world.gate("soak"))
+def test_a_signal_in_the_shadow_ends_it_before_anything_is_moved(world: World) -> None:
+    job = world.rollout(world.gate("shadow", signal=True), soak=world.gate("soak"))
     assert job.execute() is Outcome.REFUSED
-    assert job.exit_code == 1
-    assert world.done == ["compare"]
+    assert job.exit_code == 130
+    assert world.done == ["shadow"]
 
 
 def test_a_signal_in_the_soak_moves_the_labels_back_though_all_was_well(world: World) -> None:
     job = world.rollout(soak=world.gate("soak", signal=True))
     assert job.execute() is Outcome.MOVED_BACK
-    assert job.exit_code == 1
+    assert job.exit_code == 130
     assert world.labels["stable"] == LIVE
 
 

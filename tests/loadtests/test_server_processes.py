@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from rich.console import Console
 
-from tests.loadtests.doubling_server import MODEL, Doubling, serving
+from tests.loadtests.doubling_server import MODEL, UNRECORDED, Doubling, serving
 from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.support import forked_command
@@ -46,7 +46,7 @@ with subprocess.Popen(["sleep", "100"]) as child:
     child.kill()
 """
 CLOCK_TICKS_S = 0.06  # four times are rounded to 10 ms
-QUIET = ("--generator-limit", "note", "--server-metrics", "off", "--warm-up", "0")
+QUIET = (*UNRECORDED, "--generator-limit", "note", "--server-metrics", "off", "--warm-up", "0")
 
 
 class Work:

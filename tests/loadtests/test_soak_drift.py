@@ -146,3 +146,68 @@ def test_few_segments_and_figures_that_nobody_told_are_unknown() -> None:
     found = judged(silent)
     assert found["memory_bytes"].course is Course.UNKNOWN
     assert found["p50_ms"].course is Course.STEADY
+
+
+def correlated(seed: int, segments: int, kind: str, *, figure: str = "p50_ms", noise: float = 0.05) -> list[Segment]:
+    """Return the segments of an hour whose noise is correlated (0.4), and a change of one figure."""
+    random = np.random.default_rng(seed)
+    at = np.arange(segments)
+    factors = {
+        "steady": np.ones(segments),
+        "step": np.where(at >= segments // 2, 2.0, 1.0),
+        "pulse": np.where((at >= segments // 3) & (at < segments // 3 + segments // 10), 4.0, 1.0),
+        "every fourth": np.where(at % 4 == 3, 10.0, 1.0),
+        "last ten minutes": np.where(at >= segments - segments // 6, 5.0, 1.0),
+        "fast from half time on": np.where(at >= segments // 2, 0.5, 1.0),
+        "slow start": np.where(at < segments // 4, 2.0, 1.0),
+    }[kind]
+    found = []
+    levels = np.zeros(3)
+    for number, factor in enumerate(factors.tolist()):
+        levels = 0.4 * levels + random.normal(0, noise * (1 - 0.4**2) ** 0.5, 3)
+        p50, p99, rate = np.exp(levels).tolist()
+        seconds = 3600 / segments
+        middle_s = (number + 0.5) * seconds
+        failures = int(random.binomial(12_000, 0.001))
+        segment = Segment(middle_s, seconds, 12_000, failures, 200 * rate, 5 * p50, 9.0, 12 * p99, 25.0, 30.0, 2e9)
+        found.append(replace(segment, **{figure: getattr(segment, figure) * factor}))
+    return found
+
+
+@pytest.mark.parametrize("segments", [20, 60])
+@pytest.mark.parametrize("figure", ["p50_ms", "p99_ms"])
+@pytest.mark.parametrize("kind", ["step", "pulse", "every fourth", "last ten minutes"])
+def test_change_of_a_latency_is_found_in_nine_of_ten_soaks(kind: str, figure: str, segments: int) -> None:
+    found = [judged(correlated(seed, segments, kind, figure=figure))[figure].course for seed in range(50)]
+    assert sum(course in (Course.CHANGED, Course.DRIFTING) for course in found) >= 45
+
+
+@pytest.mark.parametrize("segments", [20, 60])
+@pytest.mark.parametrize("kind", ["steady", "fast from half time on", "slow start"])
+def test_steady_server_and_one_that_becomes_faster_have_not_changed(kind: str, segments: int) -> None:
+    found = [judged(correlated(seed, segments, kind)) for seed in range(50)]
+    bad = (Course.CHANGED, Course.DRIFTING)
+    assert sum(any(drift.course in bad for drift in drifts.values()) for drifts in found) <= 1
+
+
+def change(kind: str, figure: str) -> Drift:
+    return judged(correlated(1, 20, kind, figure=figure, noise=0.01))[figure]
+
+
+def test_change_is_described_with_its_size_and_place() -> None:
+    step, pulse, last = (change(kind, "p50_ms") for kind in ("step", "pulse", "last ten minutes"))
+    assert step.change == "p50 rose to 2 times from segment 11 of 20 on (at 30 min)"
+    assert step.at_s == (1800.0,)
+    assert pulse.change == "p50 rose to 3.93 times in 2 segments of 20 (segment 7, 8)"
+    assert last.change == "p50 rose to 4.95 times from segment 18 of 20 on (at 51 min)"
+    fourth = change("every fourth", "p99_ms")
+    assert fourth.change == "p99 rose to 9.91 times in 5 segments of 20 (segment 4, 8, 12, 16, 20)"
+    assert len(fourth.at_s) == 5
+
+
+def test_rate_that_falls_and_failures_that_rise_have_changed() -> None:
+    slower = change("fast from half time on", "rate_per_s")
+    assert (slower.course, slower.change.split(" from ")[0]) == (Course.CHANGED, "rate fell to 0.499 times")
+    failing = [replace(one, failures=600 if one.at_s > 1800 else 12) for one in correlated(1, 20, "steady")]
+    found = judged(failing)["error_rate"]
+    assert (found.course, found.change.split(" from ")[0]) == (Course.CHANGED, "failures rose by 4.9 points")

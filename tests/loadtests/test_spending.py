@@ -12,14 +12,15 @@ from rich.console import Console
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.judgement.comparison import judge_comparison
-from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Scenario, judge_mlperf
 from tpuserve_loadtests.judgement.repetition import Settling, judge_repetition
-from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.run import Rules, judge_run
 from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
 from tpuserve_loadtests.judgement.soak import judge_soak
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured, Segments
+from tpuserve_loadtests.mlperf.report import mlperf_report
+from tpuserve_loadtests.mlperf.rules import MlperfOutcome, Scenario, judge_mlperf
 from tpuserve_loadtests.monitoring.energy import Energy, Unmeasured
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
@@ -29,7 +30,6 @@ from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.rendering.scales import three_significant
 from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.compare import compare_report
-from tpuserve_loadtests.reports.mlperf import mlperf_report
 from tpuserve_loadtests.reports.repetition import repetition_report
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.reports.search import search_report
@@ -133,11 +133,12 @@ def test_a_run_of_one_row_shows_no_cost_of_requests(run: Measured) -> None:
 
 
 def test_an_unknown_energy_has_a_reason_in_one_line(run: Measured) -> None:
-    report = run_report(judge_run(run, model="m", rows=1, seen=Seen(energy=ABSENT)), {})
+    report = run_report(judge_run(run, model="m", rows=1, seen=Seen(energy=ABSENT), price=PRICE), {})
     assert f"  {NOT_MEASURED}\n" in printed(report)
     assert NOT_MEASURED in render_page(report.page())
     assert "Energy" not in junit_xml(report)
-    quiet = run_report(judge_run(run, model="m", rows=1), {})
+    # Most machines cannot measure it, and only a price asks for it.
+    quiet = run_report(judge_run(run, model="m", rows=1, seen=Seen(energy=ABSENT)), {})
     assert "Energy" not in printed(quiet)
     assert "Cost and energy" not in render_page(quiet.page())
 
@@ -165,7 +166,7 @@ def test_a_sweep_shows_the_cost_of_each_step() -> None:
     assert "Cost: 5.00 EUR per million predictions" in junit_xml(report)
     assert cells(report, "cost_per_million_predictions") == pytest.approx([10.0, 5.0], rel=0.01)
     assert cells(report, "joules_per_prediction") == pytest.approx([0.5, 0.25], rel=0.01)
-    assert [step["cost"]["per_million_predictions"] for step in document(report)] == pytest.approx(
+    assert [step["cost"]["per_million_predictions"] for step in document(report)["steps"]] == pytest.approx(
         [10.0, 5.0], rel=0.01
     )
 
@@ -194,13 +195,7 @@ def test_a_comparison_shows_both_sides_and_the_difference() -> None:
     pairs = [(recorded_run(open_load(100), seed=seed), recorded_run(open_load(200), seed=seed)) for seed in range(3)]
     sides = [Watched.together([Watched.of(pair[side], Seen(energy=ENERGY)) for pair in pairs]) for side in range(2)]
     outcome = judge_comparison(
-        ("small", "large"),
-        pairs,
-        0.05,
-        strict=True,
-        fail_if_unclear=False,
-        sides=tuple(sides),
-        prices=(Price(3.6), Price(14.4)),
+        ("small", "large"), pairs, Rules(fail_if_unclear=False), sides=tuple(sides), prices=(Price(3.6), Price(14.4))
     )
     ratio = outcome.cost_ratio
     assert ratio is not None
@@ -224,7 +219,7 @@ def test_a_comparison_shows_both_sides_and_the_difference() -> None:
 
 def test_a_comparison_of_too_few_rounds_has_no_cost() -> None:
     pair = (recorded_run(open_load(100)), recorded_run(open_load(100)))
-    outcome = judge_comparison(("1", "2"), [pair], 0.05, strict=True, fail_if_unclear=True, prices=(PRICE, PRICE))
+    outcome = judge_comparison(("1", "2"), [pair], prices=(PRICE, PRICE))
     assert (outcome.spendings, outcome.cost_ratio) == ((), None)
     assert "Cost" not in printed(compare_report("m", outcome, {}))
 
@@ -239,7 +234,7 @@ def test_a_soak_a_repetition_and_a_scenario_show_cost_and_energy(run: Measured) 
     scenario = judge_mlperf(Scenario.OFFLINE, run, 8)
     watched = Watched.of(run, Seen(energy=ENERGY))
     reports = [
-        (soak_report(judge_soak(of_run, segments, 3, 0.05), {}), 10.0),
+        (soak_report(judge_soak(of_run, segments, 3), {}), 10.0),
         (repetition_report(judge_repetition([once] * 6, (), Settling("p99", 0.05), 6), {}), 10.0),
         (mlperf_report("m", MlperfOutcome(scenario, watched, rows=8.0, price=PRICE), (), {}), 1.25),
     ]

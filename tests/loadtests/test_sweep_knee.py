@@ -54,7 +54,7 @@ def test_the_knee_is_named_in_the_terminal_the_page_and_the_document() -> None:
     page = render_page(found.page())
     assert ">knee<" in page
     assert "beyond which latency grows faster than throughput" in page
-    assert [step["knee"] for step in found.document()] == [False, False, True, False, False]
+    assert [step["knee"] for step in found.document()["steps"]] == [False, False, True, False, False]
     assert [row["knee"] for row in found.rows()] == [False, False, True, False, False]
 
 
@@ -67,4 +67,4 @@ def test_a_load_whose_requests_fail_is_no_knee() -> None:
     found = report(2, 2.2, 9, 0.1, failing=4)
     assert printed(found).startswith("50 requests failed: ")
     assert "with 400 requests/s, constant, most often with: gone." in printed(found)
-    assert [step["knee"] for step in found.document()] == [False, True, False, False]
+    assert [step["knee"] for step in found.document()["steps"]] == [False, True, False, False]

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Self
 
-import click
-
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
@@ -27,24 +25,6 @@ def parse_duration(text: str, *, zero: bool = False) -> float:
     if seconds <= 0 and not zero:
         raise ValueError(f"{text!r} is not greater than 0 seconds.")
     return seconds
-
-
-class Duration(click.ParamType[float]):
-    """Click parameter type of a duration in seconds, which can be 0 if `zero`."""
-
-    name = "duration"
-
-    def __init__(self, *, zero: bool = False) -> None:
-        self._zero = zero
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert to seconds. Raise a usage error for an invalid duration."""
-        if isinstance(value, int | float):
-            return float(value)
-        try:
-            return parse_duration(str(value), zero=self._zero)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 FORMS: Final = "200ms or 'exponential(200ms)'"

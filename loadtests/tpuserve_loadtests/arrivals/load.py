@@ -143,7 +143,7 @@ class Load:
     the pause `think`. Open load (`users` = 0): requests arrive by `profile` and `process`, or at the times in `trace`
     (seconds from the start), regardless of responses. `requests` is the largest number of measured requests, or 0 for
     any number. With it, `seconds` can be infinite. `limits_us` holds latency limits in microseconds. While the load
-    runs, the load generator counts the requests that exceed each limit.
+    runs, the load generator counts the requests that exceed each limit. `origin` describes a rate that no option set.
     """
 
     seconds: float
@@ -157,6 +157,7 @@ class Load:
     limits_us: tuple[float, ...] = ()
     requests: int = 0
     think: ThinkTime | None = None
+    origin: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -173,6 +174,13 @@ class Load:
         ends = [counted(self.requests, "request")] if self.requests else []
         ends += [f"{self.total_s:.4g} s"] if math.isfinite(self.seconds) else []
         return " or ".join(ends)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the steps of a stepped rate, such as `200/s`; empty for another load."""
+        segments = self.profile.segments if self.profile and not self.requests else ()
+        is_stepped = len(segments) > 1 and all(each.start_per_s == each.end_per_s for each in segments)
+        return tuple(f"{each.start_per_s:g}/s" for each in segments) if is_stepped else ()
 
     def lasting(self, seconds: float) -> "Load":
         """Return the load with the measured `seconds` that it took, if its requests alone limited it."""
@@ -238,6 +246,17 @@ class Load:
         if self.trace:
             return counted(len(self.trace), "recorded arrival")
         return f"{self.profile} requests/s, {self.process}"
+
+    @property
+    def note(self) -> str:
+        """A note for verdicts: the limit of a closed load, or the origin of an open load's rate; empty for others."""
+        if self.users:
+            return f"closed load of {self}: hides stalls"
+        return f"open load of {self.profile} requests/s: {self.origin}" if self.origin else ""
+
+    def qualify(self, verdict: str) -> str:
+        """Return the verdict with the note, because a closed load shows less."""
+        return f"{verdict} ({self.note})" if self.note else verdict
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
         """Return a document for `from_wire`, which JSON or msgpack can encode."""

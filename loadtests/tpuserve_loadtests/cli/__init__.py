@@ -2,19 +2,23 @@
 
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import click
 
+from tpuserve_loadtests.cli.command import HELP_OPTIONS
+
 EPILOG = """\b
 Exit codes:
    0  success
-   1  requests failed (the report lists the most frequent errors), or a search or comparison was interrupted
+   1  requests failed (the report lists the most frequent errors)
    2  usage error, including an unknown model and inputs that do not match the model
    3  server unreachable
-  98  the load generator was the limit, or lost a worker: the figures do not describe the server;
-      compare, soak: inconclusive
-  99  a gate of --fail-if failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
+  97  not enough evidence for a verdict
+  98  the load generator was the limit, or lost a worker: the figures do not describe the server
+  99  a gate of --fail-if or --slo failed; search: no rate holds; compare: B is worse; soak: drifting; mlperf: INVALID
+ 130  Ctrl-C or SIGTERM interrupted the load
 
 \b
 Examples:
@@ -23,6 +27,7 @@ Examples:
   tpuserve loadtest sweep digits --rate 100,200,400,800
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest compare digits 3 4
+  tpuserve loadtest diff monday.json today.json
   tpuserve loadtest soak digits --rate 200 --duration 4h
   tpuserve loadtest mlperf digits --scenario single-stream
 """
@@ -31,8 +36,10 @@ Examples:
 # Similarity from which a name is a misspelled subcommand (difflib: 1 is equal), and the same before a second name.
 _CLOSE: Final = 0.82
 _LOOSE: Final = 0.6
+# Entry points of further commands, which this package does not import.
+_FURTHER: Final = "tpuserve_loadtests.commands"
 # The order of --help: commands for new users come first.
-_COMMANDS: Final = ("run", "sweep", "search", "compare", "soak", "mlperf", "worker")
+_COMMANDS: Final = ("run", "sweep", "search", "compare", "diff", "soak", "init", "locustfile", "worker")
 
 
 class Commands(click.Group):
@@ -46,7 +53,7 @@ class Commands(click.Group):
 
         Raises a usage error for a misspelled subcommand, which would otherwise be the name of a model.
         """
-        if args and args[0] not in _COMMANDS and args[0] != "--help":
+        if args and args[0] not in (*_COMMANDS, *HELP_OPTIONS, *_further()):
             if meant := _meant(args):
                 raise click.UsageError(
                     f"No such command '{args[0]}'. Did you mean '{meant}'? "
@@ -57,14 +64,19 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [*_COMMANDS, *_further()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a subcommand. Return None for an unknown name."""
         if cmd_name not in _COMMANDS:
-            return None
+            found = _further().get(cmd_name)
+            return None if found is None else found.load()
         command: click.Command = getattr(import_module(f"{__name__}.commands"), cmd_name)
         return command
+
+
+def _further() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=_FURTHER)}
 
 
 def _meant(args: list[str]) -> str:
@@ -73,11 +85,13 @@ def _meant(args: list[str]) -> str:
     Before a second name, the first one is no model, because a run takes a single model.
     """
     is_command = len(args) > 1 and not args[1].startswith("-")
-    found = get_close_matches(args[0], _COMMANDS, 1, _LOOSE if is_command else _CLOSE)
+    found = get_close_matches(args[0], [*_COMMANDS, *_further()], 1, _LOOSE if is_command else _CLOSE)
     return found[0] if found else ""
 
 
-@click.group(cls=Commands, epilog=EPILOG, no_args_is_help=True)
+@click.group(
+    cls=Commands, epilog=EPILOG, no_args_is_help=True, context_settings={"help_option_names": list(HELP_OPTIONS)}
+)
 def loadtest() -> None:
     """Load a running server with predict requests and report its throughput and latency.
 

@@ -21,7 +21,6 @@ from tpuserve_client.request_headers import parse_headers
 from tpuserve_client.tls import Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.command import refused
-from tpuserve_loadtests.cli.commands import CompareOptions, MlperfOptions
 from tpuserve_loadtests.cli.options import (
     ADDRESS_VARIABLE,
     CONTROL_KEY_FILE,
@@ -33,10 +32,9 @@ from tpuserve_loadtests.cli.options import (
     KEY_VARIABLE,
     AccessOptions,
     ArrivalOptions,
-    LoadOptions,
+    MeasuringOptions,
     ServerOptions,
 )
-from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.requests.protocols import (
     OIP_JSON,
     Port,
@@ -109,7 +107,7 @@ def with_address(server: _Server, needs: str | None) -> _Server:
     text = os.environ.get(ADDRESS_VARIABLE)
     if not text or server.grpc_address or server.rest_url:
         return server
-    name = port_of(_parse(text, ADDRESS_VARIABLE))
+    name = port_of(parse_protocol(text, ADDRESS_VARIABLE))
     if needs not in (None, name):
         others = {"grpc": "--rest URL", "rest": "--grpc HOST:PORT"}[name]
         both = f" and --{name}" if needs == "both" else ""
@@ -131,7 +129,7 @@ def find_addresses(chosen: str | None, grpc_address: str | None, rest_url: str |
     for port, text in texts.items():
         if chosen not in (port, "both"):
             continue
-        protocol = _parse(text, f"--{port}")
+        protocol = parse_protocol(text, f"--{port}")
         if port_of(protocol) != port:
             form = {"grpc": "HOST:PORT or oip+grpc://HOST:PORT", "rest": "a URL such as http://HOST:PORT"}[port]
             raise click.BadParameter(f"expected {form}; received {text!r}", param_hint=f"--{port}")
@@ -139,8 +137,8 @@ def find_addresses(chosen: str | None, grpc_address: str | None, rest_url: str |
     return found
 
 
-def _parse(text: str, origin: str) -> Protocol:
-    """Return the protocol of a valid address. Raise a usage error for any other text."""
+def parse_protocol(text: str, origin: str) -> Protocol:
+    """Return the protocol of a valid address. Raise a usage error about the option `origin` for any other text."""
     protocol = protocol_of(text)
     with refused(InvalidArgument, hint=origin):
         place = parse_address(client_address(text))
@@ -152,9 +150,9 @@ def _parse(text: str, origin: str) -> Protocol:
     return protocol
 
 
-def explicit_names() -> set[str]:
-    """Return the names of the running command's values that do not come from defaults."""
-    context = click.get_current_context()
+def explicit_names(context: click.Context | None = None) -> set[str]:
+    """Return the names of the values, by default the running command's, that do not come from defaults."""
+    context = context or click.get_current_context()
     return {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
 
 
@@ -173,7 +171,7 @@ def refuse_ineffective_arrivals(arrivals: ArrivalOptions, *, is_open: bool = Tru
     _refuse("speed", is_timed, "--trace, or --recorded without --users and --rate")
 
 
-def refuse_ineffective(options: LoadOptions | CompareOptions | MlperfOptions | RolloutOptions, *addresses: str) -> None:
+def refuse_ineffective(options: MeasuringOptions, *addresses: str) -> None:
     """Raise a usage error for an option that has no effect without another option.
 
     `addresses` are further addresses to which the command sends requests.

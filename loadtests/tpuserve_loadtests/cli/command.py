@@ -4,6 +4,8 @@ Each field declares a click parameter. A field with another such dataclass is a 
 """
 
 import re
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -11,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from tpuserve_loadtests.judgement.exit_codes import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,16 +31,17 @@ SECTIONS: Final = {
         "seed settling_figure settled_within most_runs"
     ),
     "Load generator": "processes remote listen generator_limit",
-    "Checks and gates": "golden check_share atol rtol objectives gates least_effect unclear",
-    "Output": "price prices as_json log junit html attach_to csv hdr otlp otlp_interval",
+    "Checks and gates": "golden check_share atol rtol objectives gates baseline least_effect unclear",
+    "Output": "price prices as_json json_file log annotations junit html attach_to csv hdr otlp otlp_interval",
 }
 OWN: Final = "Options"
 # Sections that keep the order above, independent of the order of the option groups.
 _SORTED: Final = ("Load", "Output")
 # Options that accept several thresholds, which click does not support.
 THRESHOLDS: Final = ("--fail-if", "--slo", "--until")
-_LIKE_ONE: Final = re.compile(r"[a-z_0-9. ]+[<>]")
+_LIKE_ONE: Final = re.compile(r"[^-<>][^<>]*[<>]")
 _DECLARED: Final = "declared"
+HELP_OPTIONS: Final = ("-h", "--help")
 
 _Options = TypeVar("_Options", bound="DataclassInstance")
 
@@ -79,7 +84,7 @@ def command(
     kind: "type[DataclassInstance]",
     **settings: Any,  # noqa: ANN401  click's settings
 ) -> click.Command:
-    """Create a click command of `body`, as MODULE:FUNCTION in this package. The function takes an instance of `kind`.
+    """Create a click command of `body`, as MODULE:FUNCTION relative to this package, for an instance of `kind`.
 
     The module is imported only when the command runs, after gevent's setup, because its imports are slow and open
     sockets.
@@ -87,12 +92,34 @@ def command(
     module, _, name = body.partition(":")
 
     def called(**values: object) -> None:
+        from tpuserve_client.fork import is_child
         from tpuserve_loadtests.traffic.gevent_setup import give_process_to_gevent
 
-        give_process_to_gevent()
-        getattr(import_module(f"{__package__}.{module}"), name)(_filled(kind, values))
+        # A process that was forked from one with clients needs gRPC's fork support itself.
+        give_process_to_gevent(forks_use_grpc=is_child())
+        try:
+            with _interruptible():
+                getattr(import_module(f".{module}", __package__), name)(filled(kind, values))
+        except KeyboardInterrupt:
+            click.echo("Interrupted before the load. There is no report.", err=True)
+            sys.exit(EXIT_INTERRUPTED)
 
-    return click.command(name, cls=_Command, params=_parameters(kind, {}), **settings)(called)
+    context = {"help_option_names": list(HELP_OPTIONS)}
+    return click.command(name, cls=_Command, params=_parameters(kind, {}), context_settings=context, **settings)(called)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, too, where no load handles them."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for each in (each for each, handler in before.items() if handler == signal.SIG_DFL):
+        signal.signal(each, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if signal.getsignal(each) is signal.default_int_handler:
+                signal.signal(each, handler)
 
 
 @contextmanager
@@ -157,17 +184,18 @@ def _parameters(
     for each in fields(kind):
         declared = each.metadata[_DECLARED]
         if isinstance(declared, _Group):
-            found += _parameters(declared.kind, declared.changes)
+            found += _parameters(declared.kind, {**declared.changes, **changes})
         else:
             settings = {**declared.settings, **changes.get(each.name, {})}
             found.append(declared.kind([each.name, *declared.flags], **settings))
     return found
 
 
-def _filled(kind: type[_Options], values: Mapping[str, object]) -> _Options:
+def filled(kind: type[_Options], values: Mapping[str, object]) -> _Options:
+    """Create the options, and the groups in them, from click's values by name."""
     found: dict[str, object] = {}
     for each in fields(kind):
         declared = each.metadata[_DECLARED]
         is_group = isinstance(declared, _Group)
-        found[each.name] = _filled(declared.kind, values) if is_group else values[each.name]
+        found[each.name] = filled(declared.kind, values) if is_group else values[each.name]
     return kind(**found)

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.arrivals.duration import Duration, ThinkTime
+from tpuserve_loadtests.arrivals.duration import ThinkTime
 from tpuserve_loadtests.cli import options
 from tpuserve_loadtests.cli.command import argument, command, group, option
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
@@ -24,9 +24,6 @@ PRECISION: Final = 0.02
 SEGMENTS: Final = 48
 LEAST_SEGMENTS: Final = 20
 LEAST_SOAK_S = 10.0
-QUICK_S = 10.0
-FULL_S: Final = 600.0
-OFFLINE_USERS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +54,7 @@ Examples:
   tpuserve loadtest run digits --users 50 --think-time 'exponential(2s)'   interactive users
   tpuserve loadtest run digits --rate 200 --repeat-until-settled p99   median and interval of several runs
   tpuserve loadtest run digits --rate 200 --html report.html       a page with charts
+  tpuserve loadtest run digits --rate 200 --baseline results       fails if it is slower than the last run
   tpuserve loadtest run digits --price-per-hour 1.20               cost of a million predictions
   tpuserve loadtest run digits --rate 100..1000 --duration 2m      a ramp; 100,200,400 are steps
   tpuserve loadtest run digits --rows 1:0.7,8:0.3                  70 % of requests have one row
@@ -66,8 +64,8 @@ Examples:
   tpuserve loadtest run --scenario mixed.yaml                      several models with weights
   tpuserve loadtest run digits --trace arrivals.txt --speed 2      arrival times in seconds, one per line
 
-Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 98 the load generator was the limit,
-99 a gate failed.
+Exit codes: 0 success, 1 requests failed, 2 usage error, 3 server unreachable, 97 not enough evidence,
+98 the load generator was the limit, 99 a gate failed, 130 interrupted.
 """
 
 
@@ -98,14 +96,10 @@ class RunOptions(options.LoadOptions):
         help="Stop after this number of measured requests and their responses, without --duration or at its end.",
     )
     repetition: RepetitionOptions = group(RepetitionOptions)
-    golden: options.GoldenOptions = group(options.GoldenOptions)
     push: options.PushOptions = group(options.PushOptions)
-    gates: tuple[str, ...] = option(
-        "--fail-if",
-        multiple=True,
-        metavar="GATE...",
-        help="Exit with 99 if a gate is true: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
-    )
+    baseline: options.BaselineOptions = group(options.BaselineOptions)
+    gates: tuple[str, ...] = options.gates_option()
+    objectives: tuple[str, ...] = options.objectives_option()
 
     @property
     def ways(self) -> int:
@@ -132,13 +126,45 @@ run = command(
 )
 
 
+_DIFF = """\b
+Examples:
+  tpuserve loadtest diff monday.json today.json
+  tpuserve loadtest diff monday.json today.json --least-effect 0.2 --html diff.html --junit diff.xml
+
+Exit codes: 0 NEW is the same or better, 1 requests of NEW failed, 2 usage error, 97 not comparable or inconclusive,
+99 NEW is worse.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffOptions:
+    old: Path = argument(type=options.FILE)
+    new: Path = argument(type=options.FILE)
+    difference: options.DifferenceOptions = group(options.DifferenceOptions)
+    as_json: bool = options.json_option()
+    files: options.PageOptions = group(options.PageOptions)
+
+
+diff = command(
+    "diff_command:diff",
+    DiffOptions,
+    epilog=_DIFF,
+    short_help="Compare two result files of `run` or `soak`.",
+    help="""Compare the results NEW and OLD, which --json-file of `run` or `soak` wrote, by the rules of `compare`.
+
+    The results are comparable if model, requests, load and machine of the load generator are the same. Runs at
+    different times differ by more than the runs of `compare`, which alternate.
+    """,
+)
+
+
 _SWEEP = """\b
 Examples:
   tpuserve loadtest sweep digits                             1 to 128 users
   tpuserve loadtest sweep digits --rate 100,200,400,800 --duration 30s
   tpuserve loadtest sweep digits --rate 100,200,400,800,1600 --until 'p99>100ms'
 
-Exit codes: the highest of all runs, as in `run`.
+Exit codes: as in `run`. The first code in the order 98, 99, 1, 130, 97 counts.
 """
 
 
@@ -155,6 +181,8 @@ class SweepOptions(options.LoadOptions):
         metavar="GATE...",
         help="Stop after the first load for which a gate is true: 'p99>100ms' 'error_rate>1%'. Accepts several gates.",
     )
+    gates: tuple[str, ...] = options.gates_option(" of a step")
+    objectives: tuple[str, ...] = options.objectives_option()
 
 
 sweep = command(
@@ -190,16 +218,15 @@ Examples:
   tpuserve loadtest search digits --slo 'p99<=20ms'
   tpuserve loadtest search digits --protocol grpc --slo 'p99<=20ms' 'error_rate<=0.1%' --duration 30s --precision 0.01
 
-Exit codes: 0 a rate was found, 1 interrupted, or all requests failed, 2 usage error, 3 server unreachable,
-98 the load generator was the limit, 99 no rate holds.
+Exit codes: 0 a rate was found, 1 all requests failed, 2 usage error, 3 server unreachable,
+98 the load generator was the limit, 99 no rate holds, 130 interrupted.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(options.LoadOptions):
-    objectives: tuple[str, ...] = option(
-        "--slo", multiple=True, metavar="OBJECTIVE...", help="Objectives: 'p99<=20ms' 'error_rate<=1%'."
-    )
+    objectives: tuple[str, ...] = options.objectives_option()
+    gates: tuple[str, ...] = options.gates_option(" of a rate, as an objective of --slo")
     within: RangeOptions = group(RangeOptions)
 
 
@@ -229,9 +256,9 @@ Examples:
   tpuserve loadtest compare digits 3 4 --rate 200 --fail-if 'p99>20ms' 'error_rate>0.1%'
   tpuserve loadtest compare digits small:8500 large:8500 --price-per-hour 0.40,1.20
 
-Exit codes: 0 B is the same or better, 1 requests failed or the comparison was interrupted, 2 usage error,
-3 server unreachable, 98 the load generator was the limit or the comparison is inconclusive, 99 B is worse, or a gate
-of B failed.
+Exit codes: 0 B is the same or better, 1 requests failed, 2 usage error, 3 server unreachable,
+97 inconclusive (see --unclear), 98 the load generator was the limit, 99 B is worse, or a gate of B failed,
+130 interrupted.
 """
 
 
@@ -246,16 +273,14 @@ class CompareOptions:
     )
     load: options.UsersOrRateOptions = group(options.UsersOrRateOptions)
     arrivals: options.ArrivalOptions = group(options.ArrivalOptions)
-    rounds: int = option("--rounds", type=click.IntRange(3), default=6, help="Number of interleaved runs of each side.")
+    rounds: int = option(
+        "--rounds", type=click.IntRange(3), default=10, help="Number of interleaved runs of each side."
+    )
     least_effect: float = options.least_effect_option("Smallest difference that counts; 0.05 is 5 %.")
     unclear: str = options.unclear_option("a figure that may be worse by three times --least-effect")
-    gates: tuple[str, ...] = option(
-        "--fail-if",
-        multiple=True,
-        metavar="GATE...",
-        help="Exit with 99 if a gate is true of B: 'p99>20ms' 'error_rate>0.1%' 'rate<500'. Accepts several gates.",
-    )
-    time: options.TimeOptions = group(options.TimeOptions)
+    gates: tuple[str, ...] = options.gates_option(" of B")
+    objectives: tuple[str, ...] = options.objectives_option()
+    time: options.TimeOptions = group(options.TimeOptions, duration={"default": "6s"})
     requests: options.RequestOptions = group(options.RequestOptions)
     generator: options.GeneratorOptions = group(options.GeneratorOptions)
     metrics: tuple[str, ...] = options.metrics_option(sides=True)
@@ -271,10 +296,11 @@ compare = command(
     short_help="Test whether version B is worse than version A.",
     help="""Compare versions A and B of MODEL under the same load, in --rounds interleaved runs.
 
-    p50, p99 or the rate differs if the 99 % interval of its ratio (block bootstrap) excludes 1 and the ratio exceeds
-    --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may be worse by
-    three times --least-effect. B is also worse if a larger share of its requests fails. If both sides fail a similar
-    share, the exit code is 1, unless a gate on error_rate passes for both.
+    The mean, p50, p90, p99, p99.9, the tenths of the distribution, the lines and the rate of a closed load are judged.
+    Each differs if the 98 % interval of its ratio (t interval over rounds, for all figures together) excludes 1 and the
+    ratio exceeds --least-effect. B is worse if any figure is worse. A figure without a difference is unclear if it may
+    be worse by three times --least-effect. B is also worse if a larger share of its requests fails. If both sides fail
+    a similar share, the exit code is 1, unless a gate on error_rate passes for both.
     """,
 )
 
@@ -284,8 +310,8 @@ Examples:
   tpuserve loadtest soak digits --rate 200 --duration 4h --log soak.jsonl
   tpuserve loadtest soak digits --users 16 --duration 30m --fail-if 'p99>50ms' 'error_rate>0.1%'
 
-Exit codes: 0 steady, 1 requests failed or the soak was too short, 2 usage error, 3 server unreachable,
-98 the load generator was the limit or the soak is inconclusive (see --unclear), 99 drifting, or a gate failed.
+Exit codes: 0 steady, 1 requests failed, 2 usage error, 3 server unreachable, 97 inconclusive (see --unclear) or too
+short, 98 the load generator was the limit, 99 drifting, or a gate failed, 130 interrupted.
 """
 
 
@@ -303,11 +329,9 @@ class SoakOptions(options.LoadOptions):
         "Smallest change of latency or rate over the soak that counts; 0.05 is 5 %."
     )
     unclear: str = options.unclear_option("a figure that may be worse by ten times the smallest change that counts")
-    golden: options.GoldenOptions = group(options.GoldenOptions)
     push: options.PushOptions = group(options.PushOptions)
-    gates: tuple[str, ...] = option(
-        "--fail-if", multiple=True, metavar="GATE...", help="Gates of the whole soak, as in `run`."
-    )
+    gates: tuple[str, ...] = options.gates_option(" of the whole soak")
+    objectives: tuple[str, ...] = options.objectives_option()
     log: Path | None = option(
         "--log", type=click.Path(dir_okay=False, path_type=Path), help="Write each segment as a line of JSON."
     )
@@ -326,77 +350,45 @@ soak = command(
 )
 
 
-_MLPERF = """\b
+_INIT = """\b
 Examples:
-  tpuserve loadtest mlperf digits --scenario single-stream
-  tpuserve loadtest mlperf digits --scenario multi-stream --quick
-  tpuserve loadtest mlperf digits --scenario server --latency 15ms
-  tpuserve loadtest mlperf digits --scenario server --latency 15ms --target-qps 800
-  tpuserve loadtest mlperf digits --scenario offline --rows 64 --users 16 --html offline.html --junit offline.xml
+  tpuserve loadtest init digits
+  tpuserve loadtest init digits --rest http://server:8501 --output digits_users.py
 
-Exit codes: 0 VALID (with --quick, except for the duration), 1 interrupted, or all requests failed, 2 usage error,
-3 server unreachable, 98 the load generator was the limit, 99 INVALID.
+Exit codes: 0 success, 2 usage error, 3 server unreachable.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class MlperfOptions:
+class InitOptions:
     model: str = argument()
-    scenario: str = option(
-        "--scenario",
-        type=click.Choice(["single-stream", "multi-stream", "server", "offline"]),
-        required=True,
-        help="Single queries in sequence, queries of 8 samples, Poisson arrivals, or all samples at once.",
+    output: Path = option(
+        "--output", metavar="FILE", type=click.Path(path_type=Path), default="locustfile.py", help="File to write."
     )
-    latency: float | None = option(
-        "--latency", type=Duration(), help="Latency limit for 99 % of queries, from the benchmark's rules (server)."
-    )
-    target_qps: float | None = option(
-        "--target-qps", type=click.FloatRange(0, min_open=True), help="Rate in queries/s, instead of a search (server)."
-    )
-    users: int | None = option(
-        "--users", type=click.IntRange(1), help=f"Requests in flight (offline).  [default: {OFFLINE_USERS}]"
-    )
-    quick: bool = option(
-        "--quick", is_flag=True, help=f"Run {QUICK_S:g} s instead of {FULL_S:g} s, too short for the rules."
-    )
-    duration: float | None = option(
-        "--duration", type=Duration(), help=f"Measured time.  [default: {FULL_S:g} s, the minimum of the rules]"
-    )
-    warm_up: float = option("--warm-up", type=Duration(zero=True), default="1s", help="Warm-up time, not measured.")
     server: options.MeasuredServerOptions = group(options.MeasuredServerOptions)
     version: options.VersionOptions = group(options.VersionOptions)
-    requests: options.RequestOptions = group(options.RequestOptions)
-    generator: options.GeneratorOptions = group(options.GeneratorOptions)
-    metrics: str = options.metrics_option()
-    price: Price | None = options.price_option()
-    as_json: bool = options.json_option("instead of the summary")
-    files: options.PageOptions = group(options.PageOptions)
-
-    @property
-    def is_searched(self) -> bool:
-        return self.scenario == "server" and self.target_qps is None
-
-    @property
-    def protocol(self) -> str:
-        """The protocol to measure: gRPC unless the options choose REST."""
-        if self.server.protocol is not None:
-            return self.server.protocol
-        return "rest" if self.server.rest_url and not self.server.grpc_address else "grpc"
+    signature_name: str | None = option("--signature", help="Signature to call.  [default: serving_default]")
 
 
-mlperf = command(
-    "mlperf_command:mlperf",
-    MlperfOptions,
-    epilog=_MLPERF,
-    short_help="Run a scenario of MLPerf Inference, without a submission.",
-    help="""Run a scenario of MLPerf Inference against MODEL and report whether the run is VALID by its rules.
+init = command(
+    "init_command:init",
+    InitOptions,
+    epilog=_INIT,
+    short_help="Write a locustfile for a model, to begin an own scenario.",
+    help="""Write a Locust scenario for MODEL with the names, dtypes and shapes of its inputs.
 
-    The metric is LoadGen's: the early-stopping estimate of a percentile (single-stream p90, multi-stream p99), the
-    highest rate within --latency (server), or samples per second (offline). The result is neither a submission nor
-    verified. The load uses gRPC unless --rest or --protocol selects REST.
+    The command reads the model's metadata from the server. It replaces no file.
     """,
 )
+
+
+@click.command(short_help="Print the path of the locustfile for `locust -f`.")
+def locustfile() -> None:
+    """Print the path of the locustfile that sends the requests of `tpuserve loadtest run` under plain Locust.
+
+    Use it as `locust -f "$(tpuserve loadtest locustfile)" --host http://localhost:8501 --model digits`.
+    """
+    click.echo(Path(__file__).parents[1] / "locustfiles" / "predict.py")
 
 
 _WORKER = """\b

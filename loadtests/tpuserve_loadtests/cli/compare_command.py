@@ -10,9 +10,12 @@ import click
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
+from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions
-from tpuserve_loadtests.cli.options import AUTO, OFF, GeneratorOptions, MeasuredServerOptions
+from tpuserve_loadtests.cli.options import AUTO, OFF, MeasuredServerOptions
+from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.judgement.comparison import judge_comparison
+from tpuserve_loadtests.judgement.threshold import Lines
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.monitoring.watched import Watched
@@ -26,12 +29,12 @@ def compare(options: CompareOptions) -> None:
     """Run both sides in rounds, and publish their comparison."""
     options = replace(options, server=access.with_address(options.server, options.server.protocol))
     server, names = options.server, (options.a, options.b)
-    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=not options.load.users)
     access.refuse_ineffective(options, *names)
     files.check_files(options.files)
     files.refuse_distribution(options.files)
     options.generator.check()
-    gates = loads.thresholds_of_loads(options.gates, "--fail-if", "compare")
+    rules = loads.rules_of(options)
     if options.generator.remote:
         raise click.UsageError("compare does not support --remote. Use --processes for more load.")
     sides = [_side(options.model, side, server) for side in names]
@@ -42,6 +45,9 @@ def compare(options: CompareOptions) -> None:
     both = [
         targets.find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)
     ]
+    rules = replace(rules, lines=Lines(both[1].workload.words()))
+    with refused(ValueError):
+        rules.lines.check(rules.gates)
     terms = loads.LoadTerms.of(options)
     load = terms.users_or_rate(options.load, len(both[0].addresses))
     energy = monitoring.find_energy([place for side in sides for place in side.addresses.values()], options.generator)
@@ -50,17 +56,15 @@ def compare(options: CompareOptions) -> None:
             stack.enter_context(monitoring.watch_server(side.server, page, [side.spec], energy=energy))
             for side, page in zip(sides, metrics, strict=True)
         ]
-        rounds, watched = interleaved(both, watches, options.generator, load, options.rounds)
+        rounds, watched = interleaved(both, watches, options, load)
     outcome = judge_comparison(
         names,
         rounds,
-        options.least_effect,
-        strict=options.generator.strict,
-        fail_if_unclear=options.unclear == "fail",
+        rules,
         sides=watched,
-        gates=gates,
         rows=(both[0].workload.rows, both[1].workload.rows),
         prices=options.prices,
+        interrupted=len(rounds) < options.rounds,
     )
     report = compare_report(options.model, outcome, files.describe_settings(*both))
     files.publish(report, options.files, as_json=options.as_json)
@@ -69,18 +73,20 @@ def compare(options: CompareOptions) -> None:
 def interleaved(
     both: Sequence[Target],
     watches: Sequence[ServerWatch],
-    generator: GeneratorOptions,
+    options: CompareOptions | RolloutOptions,
     load: Load,
-    planned: int,
     *,
     until_failure: bool = False,
 ) -> tuple[list[tuple[Measured, Measured]], tuple[Watched, ...]]:
-    """Run up to `planned` rounds, A then B and next B then A. Return the pairs, and the runs of each side.
+    """Run the options' rounds, A then B and next B then A. Return the pairs, and the runs of each side.
 
+    Without a load option, `loads.opened` finds the load of all rounds, on A.
     After Ctrl-C, return only the complete rounds. With `until_failure`, stop after a round with a failed request.
     """
     rounds: list[tuple[Watched, ...]] = []
+    planned, generator = options.rounds, options.generator
     with targets.generating(both[0], generator) as of_a, targets.generating(both[1], generator) as of_b:
+        load = loads.opened(load, options.load, of_a, watches[0])
         for number in range(planned):
             order = list(enumerate(zip((of_a, of_b), watches, strict=True)))
             found: dict[int, Watched] = {}

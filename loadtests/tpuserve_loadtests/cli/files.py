@@ -1,33 +1,39 @@
 """The outputs of a report, standard output and files such as those of `--html` and `--csv`, and the settings in it."""
 
-import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import click
+import psutil
 from rich.console import Console
 
+from tpuserve_client.errors import TpuserveError
 from tpuserve_formats.counted import counted
 from tpuserve_formats.manifest import MANIFEST_FILE
 from tpuserve_formats.version_reports import MOST_REPORT_BYTES, REPORTS_FOLDER
 from tpuserve_loadtests.cli.options import HEADER, FileOptions, PageOptions
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.rendering.exports import csv_text, hdr_log, junit_xml, percentile_distribution
+from tpuserve_loadtests.rendering.github import annotations, summary
 from tpuserve_loadtests.rendering.page import render_page
 from tpuserve_loadtests.rendering.report import Report
+from tpuserve_loadtests.rendering.result_file import result_json
 from tpuserve_loadtests.rendering.terminal import print_report
-from tpuserve_loadtests.requests.protocols import shown_address
+from tpuserve_loadtests.requests.protocols import GRPC_CONNECTIONS, shown_address
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.target import Target
 
 Forms: TypeAlias = Iterator[tuple[Path | None, Callable[[], str]]]
 
+# A server that is slow to describe a model must not delay the report.
+_VERSION_TIMEOUT_S: Final = 2.0
 # A version has at least one of these files.
 _MODEL_FILES: Final = ("saved_model.pb", "saved_model.pbtxt", "model.tflite", MANIFEST_FILE.as_posix())
 
@@ -70,12 +76,9 @@ DISTRIBUTION: Final = ".hgrm"
 
 def check_files(files: PageOptions) -> None:
     """Raise a usage error for a file that cannot be written."""
-    _check_writable(files.html, "--html")
     check_version(files.attach_to, "--attach-to")
-    _check_writable(files.junit, "--junit")
-    if isinstance(files, FileOptions):
-        _check_writable(files.csv, "--csv")
-        _check_writable(files.hdr, "--hdr")
+    for name in ("json_file", "html", "junit", "csv", "hdr"):
+        _check_writable(getattr(files, name, None), f"--{name.replace('_', '-')}")
 
 
 def refuse_distribution(files: FileOptions) -> None:
@@ -89,6 +92,7 @@ def refuse_distribution(files: FileOptions) -> None:
 
 def forms(report: Report, files: PageOptions) -> Forms:
     now = datetime.now(UTC)
+    yield files.json_file, lambda: document_of(report, with_runs=True)
     yield files.junit, lambda: junit_xml(report)
     yield files.html, lambda: render_page(report.page(), now)
     if files.attach_to is not None:
@@ -106,20 +110,46 @@ def _latencies(report: Report, file: Path | None) -> str:
 
 
 def publish(report: Report, files: PageOptions, *, as_json: bool, stderr: bool = False) -> NoReturn:
-    """Print the report, write its files and exit with its exit code; EXIT_FAILED if a file cannot be written."""
+    """Output the report like `output`, and exit with its exit code."""
+    sys.exit(output(report, files, as_json=as_json, stderr=stderr))
+
+
+def output(report: Report, files: PageOptions, *, as_json: bool = False, stderr: bool = False) -> int:
+    """Print the report and write its files. Return its exit code, or EXIT_FAILED if a file cannot be written."""
     show(report, as_json=as_json, stderr=stderr)
+    annotate(report, files)
     # These files follow the printed report.
-    if not all(try_to_write(path, content()) for path, content in forms(report, files) if path is not None):
-        sys.exit(EXIT_FAILED)
-    sys.exit(report.exit_code)
+    is_written = all(try_to_write(path, content()) for path, content in forms(report, files) if path is not None)
+    return report.exit_code if is_written else EXIT_FAILED
 
 
 def show(report: Report, *, as_json: bool, stderr: bool = False) -> None:
     """Print the report as a JSON document, or as tables and lines. `stderr` sends these to standard error."""
     if as_json:
-        click.echo(json.dumps(report.document(), indent=2))
+        click.echo(document_of(report))
     else:
         print_report(report, Console(stderr=stderr))
+
+
+def document_of(report: Report, *, with_runs: bool = False) -> str:
+    """Return the JSON document of this process's report, with the time of its start."""
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    return result_json(report, began, datetime.now(UTC), with_runs=with_runs)
+
+
+def annotate(report: Report, files: PageOptions) -> None:
+    """Print annotations for GitHub Actions on standard error, and append the tables to the job's summary."""
+    is_there = os.environ.get("GITHUB_ACTIONS") == "true"
+    if files.annotations == "off" or (files.annotations == "auto" and not is_there):
+        return
+    for line in annotations(report):
+        click.echo(line, err=True)
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(summary(report))
+        except OSError as error:
+            click.echo(f"Warning: Cannot write the job's summary: {error.strerror}", err=True)
 
 
 def _check_writable(path: Path | None, option: str) -> None:
@@ -150,16 +180,31 @@ def describe_settings(*targets: "Target") -> dict[str, str]:
     rows = sorted({count for line in lines for count in line.rows})
     rows_text = f"{rows[0]} to {rows[-1]} rows" if len(rows) > 1 else counted(rows[0], "row")
     headers = dict.fromkeys(name for target in targets for name in target.access.headers)
+    limits = {limit: None for target in targets for limit in target.checks.limits(target.workload.lines)}
     return {
         "Model": _joined(str(line.spec) for line in lines),
-        "Signature": _joined(line.signature_name for line in lines),
+        "Version": _joined(map(str, _versions(targets))),
+        "Signature": _joined(line.signature.name for line in lines),
         "Addresses": _joined(shown_address(*place) for target in targets for place in target.addresses.items()),
         "Requests": f"{max(len(line.exchanges) for line in lines):,} distinct, of {rows_text}",
         "Timeout": f"{targets[0].timeout_s:g} s",
+        "Connections": f"{targets[0].connections or f'{GRPC_CONNECTIONS} over gRPC, one for each request over REST'}",
         **({"Headers": ", ".join(headers)} if headers else {}),
         **({"API key": "sent"} if any(target.access.api_key is not None for target in targets) else {}),
+        **({"Tolerance": "; ".join(limits)} if limits else {}),
         **describe_command("tpuserve", "loadtest"),
     }
+
+
+def _versions(targets: "Sequence[Target]") -> Iterator[int]:
+    """Yield the versions that answer, as far as the servers report them."""
+    for target in targets:
+        for spec, protocol in dict.fromkeys((line.spec, line.protocol) for line in target.workload.lines):
+            address = target.addresses[protocol]
+            with suppress(TpuserveError), target.access.client(address, _VERSION_TIMEOUT_S) as client:
+                found = client.metadata(spec.name, version=spec.version, label=spec.label).version
+                if found is not None:
+                    yield found
 
 
 def describe_command(*program: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import click
@@ -14,14 +14,15 @@ from tpuserve_loadtests.arrivals.duration import ThinkTime
 from tpuserve_loadtests.arrivals.load import Load, Process, RateProfile
 from tpuserve_loadtests.cli.access import explicit_names
 from tpuserve_loadtests.cli.command import refused
-from tpuserve_loadtests.cli.commands import CompareOptions
+from tpuserve_loadtests.cli.commands import CompareOptions, RunOptions, SearchOptions, SoakOptions, SweepOptions
 from tpuserve_loadtests.cli.options import (
-    DEFAULT_COMPARED_USERS,
+    PROBING_USERS,
     LoadOptions,
     PushOptions,
     UsersOrRateOptions,
 )
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
+from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Counts
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 # Responses in flight usually arrive this soon after Ctrl-C.
 _MOMENT_S: Final = 1.0
 _WAITING: Final = "Interrupted. Waiting for responses in flight, at most --timeout. Press Ctrl-C again to stop waiting."
+# An open load without a rate looks at the server's metrics for this time, and else runs a closed load.
+_LOOK_S: Final = 2.0
+_PROBE_S: Final = 3.0
+_SHARE: Final = 0.5
+_LEAST_RATE: Final = 1.0
 # Options that define the load, of which a command takes at most one.
 WAYS: Final = ("users", "rate", "trace_file")
 # Options that belong to one of these.
@@ -79,12 +85,39 @@ class LoadTerms:
         )
 
     def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> Load:
-        """Return the closed load of --users or the open load of --rate. Raise a usage error for both."""
+        """Return the closed load of --users or the open load of --rate. Raise a usage error for both.
+
+        Without either, return the closed load from which `opened` finds a rate.
+        """
         refuse_both(options.users, options.rate)
         if options.rate:
             refuse_think_time(options.think_time)
             return self.open(options.rate)
-        return self.closed(options.users or DEFAULT_COMPARED_USERS, protocols, options.think_time)
+        load = self.closed(options.users or max(PROBING_USERS, protocols), protocols, options.think_time)
+        return replace(load, process=self.process, burst=self.burst)
+
+
+def opened(load: Load, options: UsersOrRateOptions, runs: Runs, server: ServerWatch) -> Load:
+    """Return the load, or an open one instead if the user set neither --users, --rate nor --think-time.
+
+    Its rate is that of the requests that the server answers now. If its metrics page shows none, the rate is a share of
+    what the closed load reaches in a few seconds. Prints the rate. Ctrl-C during this also ends the next load.
+    """
+    if options.users or options.rate or options.think_time:
+        return load
+    rate_per_s, origin = server.rate_per_s(_LOOK_S) or 0.0, "the current rate of the server"
+    if rate_per_s < _LEAST_RATE:
+        probe = replace(load, seconds=_PROBE_S, warm_up_s=1.0, requests=0, limits_us=())
+        reached = run_load(runs, probe, title="Looking for a rate, for")
+        if reached.stopped:
+            return load
+        rate_per_s, origin = _SHARE * reached.rate_per_s, f"half of the rate that {load} reached"
+    if rate_per_s < _LEAST_RATE:
+        return load
+    profile = RateProfile.parse(f"{rate_per_s:.3g}" if rate_per_s < 1000 else f"{rate_per_s:.0f}", load.seconds)
+    found = replace(load, users=0, profile=profile, origin=origin)
+    click.echo(f"{found.note[0].upper()}{found.note[1:]}", err=True)
+    return found
 
 
 def refuse_think_time(think: ThinkTime | None) -> None:
@@ -149,15 +182,25 @@ def thresholds(texts: tuple[str, ...], option: str) -> tuple[Threshold, ...]:
         return tuple(Threshold.parse(text) for text in texts)
 
 
-def thresholds_of_loads(texts: tuple[str, ...], option: str, command: str) -> tuple[Threshold, ...]:
-    """Parse the thresholds of a command without golden responses. Raise a usage error for one that needs them."""
-    found = thresholds(texts, option)
-    for threshold in found:
-        if threshold.is_of_checks:
-            raise click.BadParameter(
-                f"{threshold} needs golden responses, which {command} does not support.", param_hint=option
-            )
-    return found
+def gates_of(conditions: tuple[str, ...], objectives: tuple[str, ...]) -> tuple[Threshold, ...]:
+    """Parse the conditions of --fail-if, and the objectives of --slo, which fail by their opposites."""
+    return (*thresholds(conditions, "--fail-if"), *(each.opposite for each in thresholds(objectives, "--slo")))
+
+
+def rules_of(
+    options: RunOptions | SweepOptions | SearchOptions | CompareOptions | SoakOptions | RolloutOptions,
+) -> Rules:
+    """Return the rules of a command, without lines. Raise a usage error for an invalid gate."""
+    rules = Rules(gates_of(options.gates, options.objectives), strict=options.generator.strict)
+    if isinstance(options, CompareOptions | SoakOptions | RolloutOptions):
+        is_failed = options.unclear == "fail"
+        return replace(rules, least_effect=options.least_effect, fail_if_unclear=is_failed)
+    return rules
+
+
+def of_command_line(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the gates of an option on the command line. Those of a scenario are for its own load alone."""
+    return texts if name in explicit_names() else ()
 
 
 def check_push(options: PushOptions) -> None:

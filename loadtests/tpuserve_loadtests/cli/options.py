@@ -1,15 +1,18 @@
 """Groups of options that the subcommands share. They import no module that `--help` would have to wait for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import click
 
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.arrivals.duration import Duration, ThinkTime
+from tpuserve_loadtests.arrivals.duration import ThinkTime, parse_duration
 from tpuserve_loadtests.cli.command import argument, group, option
+from tpuserve_loadtests.requests.protocols import GRPC_CONNECTIONS
 
 if TYPE_CHECKING:
     from tpuserve_loadtests.arrivals.load import Process
@@ -23,11 +26,31 @@ KEY_FILE = "--api-key-file"
 CONTROL_KEY_FILE = "--control-api-key-file"
 DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
-# Default number of requests in flight for runs that a command compares.
-DEFAULT_COMPARED_USERS = 8
+# Users of the closed load that finds a rate for an open one.
+PROBING_USERS: Final = 8
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
+
+
+class Parsed(click.ParamType[Any]):
+    """Type of a parameter whose text `parse` converts. A ValueError of it becomes a usage error."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        """Convert a text, and return every other value as it is."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# Seconds.
+DURATION: Final = Parsed("duration", parse_duration)
+DURATION_OR_ZERO: Final = Parsed("duration", partial(parse_duration, zero=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,8 @@ class ServerOptions:
         "--rest",
         metavar="URL",
         help="REST address; oip+http://HOST:PORT for the Open Inference Protocol with binary tensors, oip-json+http:// "
-        f"with JSON.  [env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]",
+        "with JSON, openai+http:// for streamed chat completions.  "
+        f"[env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]",
     )
     access: AccessOptions = group(AccessOptions)
 
@@ -104,6 +128,55 @@ class ModelOptions:
     )
 
 
+AUTO: Final = "auto"
+RECORD: Final = "record"
+OFF: Final = "off"
+_GOLDEN: Final = (AUTO, RECORD, OFF)
+_DEFAULT: Final = "[default: the manifest's, or by the outputs' dtype]"
+
+
+class Golden(click.ParamType[str | Path]):
+    """`auto`, `record`, `off`, or the path of a file or of a version directory."""
+
+    name = "auto|record|off|PATH"
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
+        if value in _GOLDEN:
+            return value
+        if "://" in str(value):
+            self.fail(f"{value} is not a local path. Copy the version directory to this machine.", param, ctx)
+        return Path(str(click.Path(exists=True).convert(value, param, ctx)))
+
+
+@dataclass(frozen=True, slots=True)
+class ToleranceOptions:
+    atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Absolute tolerance of outputs.  {_DEFAULT}")
+    rtol: float | None = option("--rtol", type=click.FloatRange(0), help=f"Relative tolerance of outputs.  {_DEFAULT}")
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenOptions:
+    golden: str | Path = option(
+        "--golden",
+        type=Golden(),
+        default=AUTO,
+        metavar="auto|record|off|PATH",
+        help="Compare responses with golden responses: recorded before the load, of some requests (auto) or all "
+        "(record), from an .npz or .json file of inputs and outputs, or from a version directory.",
+    )
+    check_share: float | None = option(
+        "--check-share",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Share of responses to compare.  [default: 0.01, and at least 20 a second]",
+    )
+    tolerance: ToleranceOptions = group(ToleranceOptions)
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the golden answers; None if the command records them, or omits them."""
+        return self.golden if isinstance(self.golden, Path) else None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
     rows: str | None = option(
@@ -128,7 +201,14 @@ class RequestOptions:
         "--recorded-model", metavar="NAME", help="Model whose recorded requests are sent.  [default: the same model]"
     )
     signature_name: str | None = option("--signature", help="Signature to call.  [default: serving_default]")
-    timeout: float = option("--timeout", type=Duration(), default="30s", help="Timeout of a request.")
+    timeout: float = option("--timeout", type=DURATION, default="30s", help="Timeout of a request.")
+    connections: int | None = option(
+        "--connections",
+        type=click.IntRange(1),
+        help=f"Number of gRPC connections, and limit of REST connections.  [default: {GRPC_CONNECTIONS} over gRPC, one "
+        "for each request in flight over REST]",
+    )
+    golden: GoldenOptions = group(GoldenOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +264,21 @@ def think_time_option() -> Any:  # noqa: ANN401  a field of any type
     return option(
         "--think-time",
         metavar="TIME",
-        callback=_think_time,
+        type=Parsed("time", ThinkTime.parse),
         help="Closed load: pause of a user after a response: 200ms, or exponential(200ms) with this mean.  "
         "[default: none]",
     )
 
 
-def _think_time(context: click.Context, parameter: click.Parameter, value: str | None) -> ThinkTime | None:
-    try:
-        return None if value is None else ThinkTime.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @dataclass(frozen=True, slots=True)
 class UsersOrRateOptions:
-    users: int | None = option(
-        "--users", type=click.IntRange(1), help=f"Closed load: requests in flight.  [default: {DEFAULT_COMPARED_USERS}]"
+    users: int | None = option("--users", type=click.IntRange(1), help="Closed load: requests in flight.")
+    rate: str | None = option(
+        "--rate",
+        metavar="RATE",
+        help="Open load: rate in requests/s.  [default: the server's current rate, or half of what "
+        f"{PROBING_USERS} users reach]",
     )
-    rate: str | None = option("--rate", metavar="RATE", help="Open load: rate in requests/s.")
     think_time: ThinkTime | None = think_time_option()
 
 
@@ -211,16 +287,16 @@ class TimeOptions:
     """The measured duration of a load, and the warm-up before it, in seconds."""
 
     duration: float = option(
-        "--duration", type=Duration(), default="10s", help="Measured time: 10s, 2m, or a number of seconds."
+        "--duration", type=DURATION, default="10s", help="Measured time: 10s, 2m, or a number of seconds."
     )
     warm_up: float = option(
-        "--warm-up", type=Duration(zero=True), default="1s", help="Warm-up time before the measured time; 0 for none."
+        "--warm-up", type=DURATION_OR_ZERO, default="1s", help="Warm-up time before the measured time; 0 for none."
     )
 
 
-def least_effect_option(meaning: str) -> Any:  # noqa: ANN401  a field of any type
+def least_effect_option(meaning: str, default: float = 0.05) -> Any:  # noqa: ANN401  a field of any type
     """Declare --least-effect, the smallest difference that counts. `meaning` is its help text."""
-    return option("--least-effect", type=click.FloatRange(0, min_open=True), default=0.05, help=meaning)
+    return option("--least-effect", type=click.FloatRange(0, min_open=True), default=default, help=meaning)
 
 
 def unclear_option(what: str) -> Any:  # noqa: ANN401  a field of any type
@@ -229,7 +305,27 @@ def unclear_option(what: str) -> Any:  # noqa: ANN401  a field of any type
         "--unclear",
         type=click.Choice(["fail", "note"]),
         default="fail",
-        help=f"Consequence of {what}: exit code 98, or a note.",
+        help=f"Consequence of {what}: exit code 97, or a note.",
+    )
+
+
+def gates_option(what: str = "") -> Any:  # noqa: ANN401  a field of any type
+    """Declare --fail-if. `what` is what the gates judge, if it is not the run."""
+    return option(
+        "--fail-if",
+        multiple=True,
+        metavar="GATE...",
+        help=f"Exit with 99 if a gate is true{what}: 'p99>20ms' 'small.error_rate>0.1%' 'rate<500'. Accepts several.",
+    )
+
+
+def objectives_option() -> Any:  # noqa: ANN401  a field of any type
+    """Declare --slo."""
+    return option(
+        "--slo",
+        multiple=True,
+        metavar="OBJECTIVE...",
+        help="Objectives, the opposites of gates: 'p99<=20ms' '*.error_rate<=1%'. Accepts several.",
     )
 
 
@@ -243,37 +339,25 @@ def price_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any
     return option(
         "--price-per-hour",
         metavar="PRICE[,PRICE]" if sides else "PRICE",
-        callback=_parsed_prices if sides else _parsed_price,
+        **(
+            {"type": Parsed("prices", _parse_prices), "default": ()}
+            if sides
+            else {"type": Parsed("price", Price.parse)}
+        ),
+        show_default=False,
         help=f"Price of the server for an hour, to report the cost of a million predictions; {which}.",
     )
 
 
-def _parsed_price(context: click.Context, parameter: click.Parameter, value: str | None) -> Price | None:
-    return None if value is None else _parse_price(value)
-
-
-def _parsed_prices(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[Price, ...]:
-    if value is None:
-        return ()
-    prices = tuple(_parse_price(each) for each in value.split(","))
+def _parse_prices(text: str) -> tuple[Price, ...]:
+    prices = tuple(map(Price.parse, text.split(",")))
     if len(prices) > 2:
-        raise click.BadParameter(f"{value!r} has {len(prices)} prices. Set at most two, for A and B.")
+        raise ValueError(f"{text!r} has {len(prices)} prices. Set at most two, for A and B.")
     if prices[0].currency != prices[-1].currency:
-        raise click.BadParameter(
-            f"{value!r} has two currencies, and nothing converts them. Set both prices in the same currency."
+        raise ValueError(
+            f"{text!r} has two currencies, and nothing converts them. Set both prices in the same currency."
         )
     return prices if len(prices) == 2 else prices * 2
-
-
-def _parse_price(text: str) -> Price:
-    try:
-        return Price.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-AUTO: Final = "auto"
-OFF: Final = "off"
 
 
 def metrics_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any type
@@ -283,7 +367,7 @@ def metrics_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of a
         "--server-metrics",
         metavar="auto|URL[,URL]|off" if sides else "auto|URL|off",
         default=AUTO,
-        callback=_checked_pages if sides else _checked_page,
+        type=Parsed("pages", _checked_pages if sides else _checked_page),
         help=f"Metrics page of the server, for the time breakdown; {which}.",
     )
 
@@ -299,7 +383,7 @@ def pids_option() -> Any:  # noqa: ANN401  a field of any type
     )
 
 
-def _checked_page(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def _checked_page(value: str) -> str:
     if value in (AUTO, OFF):
         return value
     from tpuserve_client.address import parse_address
@@ -308,68 +392,25 @@ def _checked_page(context: click.Context, parameter: click.Parameter, value: str
     try:
         place = parse_address(value)
     except InvalidArgument as error:
-        raise click.BadParameter(error.message) from None
+        raise ValueError(error.message) from None
     if not place.is_rest:
-        raise click.BadParameter(f"{value!r} is not auto, off or a URL such as http://localhost:8501/metrics.")
+        raise ValueError(f"{value!r} is not auto, off or a URL such as http://localhost:8501/metrics.")
     return place.target
 
 
-def _checked_pages(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    values = tuple(_checked_page(context, parameter, each.strip()) for each in value.split(","))
-    if len(values) > 2:
-        raise click.BadParameter(f"{value!r} has {len(values)} pages. Set at most two, for A and B.")
-    return values
+def _checked_pages(value: str) -> tuple[str, ...]:
+    pages = tuple(_checked_page(each.strip()) for each in value.split(","))
+    if len(pages) > 2:
+        raise ValueError(f"{value!r} has {len(pages)} pages. Set at most two, for A and B.")
+    return pages
 
 
-RECORD: Final = "record"
-_DEFAULT: Final = "[default: the manifest's, or by the outputs' dtype]"
-
-
-class Golden(click.ParamType[str | Path]):
-    """`record`, or the path of a file or of a version directory."""
-
-    name = "record|PATH"
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
-        if value == RECORD:
-            return value
-        if "://" in str(value):
-            self.fail(f"{value} is not a local path. Copy the version directory to this machine.", param, ctx)
-        return Path(str(click.Path(exists=True).convert(value, param, ctx)))
-
-
-@dataclass(frozen=True, slots=True)
-class ToleranceOptions:
-    atol: float | None = option("--atol", type=click.FloatRange(0), help=f"Absolute tolerance of outputs.  {_DEFAULT}")
-    rtol: float | None = option("--rtol", type=click.FloatRange(0), help=f"Relative tolerance of outputs.  {_DEFAULT}")
-
-
-@dataclass(frozen=True, slots=True)
-class GoldenOptions:
-    golden: str | Path | None = option(
-        "--golden",
-        type=Golden(),
-        metavar="record|PATH",
-        help="Compare responses with golden responses: recorded before the load (record), from an .npz or .json "
-        "file of inputs and outputs, or from a version directory.",
-    )
-    check_share: float = option(
-        "--check-share", type=click.FloatRange(0, 1, min_open=True), default=0.01, help="Share of responses to compare."
-    )
-    tolerance: ToleranceOptions = group(ToleranceOptions)
-
-    @property
-    def path(self) -> Path | None:
-        """The path of the golden answers; None if the command records them, or has none."""
-        return self.golden if isinstance(self.golden, Path) else None
-
-
-def _checked_receiver(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    parts = urlsplit(value or "http://none")
+def _checked_receiver(value: str) -> str:
+    parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise click.BadParameter(f"{value!r} is not a URL such as http://localhost:4318.")
+        raise ValueError(f"{value!r} is not a URL such as http://localhost:4318.")
     if parts.username or parts.password:
-        raise click.BadParameter("A URL with a password would appear in reports. Set OTEL_EXPORTER_OTLP_HEADERS.")
+        raise ValueError("A URL with a password would appear in reports. Set OTEL_EXPORTER_OTLP_HEADERS.")
     return value
 
 
@@ -380,11 +421,11 @@ class PushOptions:
     otlp: str | None = option(
         "--otlp",
         metavar="URL",
-        callback=_checked_receiver,
+        type=Parsed("receiver", _checked_receiver),
         help="Push live metrics over OTLP/HTTP: http://collector:4318, or http://prometheus:9090/api/v1/otlp.",
     )
     otlp_interval: float = option(
-        "--otlp-interval", type=Duration(), default="5s", help="Time between two pushes of --otlp."
+        "--otlp-interval", type=DURATION, default="5s", help="Time between two pushes of --otlp."
     )
 
 
@@ -392,6 +433,19 @@ class PushOptions:
 class PageOptions:
     """The output files that every report supports; None for a file that no option names."""
 
+    json_file: Path | None = option(
+        "--json-file",
+        type=_PATH,
+        metavar="FILE",
+        help="Also write the JSON document with the histograms of each window, for `diff` and other programs.",
+    )
+    annotations: str = option(
+        "--annotations",
+        type=click.Choice(["auto", "github", "off"]),
+        default="auto",
+        help="Print failed checks as annotations for GitHub Actions and add the tables to the job's summary; auto: if "
+        "GITHUB_ACTIONS is set.",
+    )
     junit: Path | None = option("--junit", type=_PATH, metavar="FILE", help="Also write JUnit XML for CI systems.")
     html: Path | None = option(
         "--html", type=_PATH, metavar="FILE", help="Also write a self-contained HTML page with charts."
@@ -417,6 +471,37 @@ class FileOptions(PageOptions):
         metavar="FILE",
         help="Also write HdrHistogram's log, or its percentiles if FILE ends in .hgrm.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceOptions:
+    """The rules for the comparison of two results, which were measured at different times."""
+
+    least_effect: float = least_effect_option("Smallest difference of two results that counts; 0.1 is 10 %.", 0.1)
+    unclear: str = unclear_option("a figure that may be worse by three times --least-effect")
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineOptions:
+    baseline: Path | None = option(
+        "--baseline",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Compare with the newest passed result of the same model, load and machine in this directory, and add the "
+        "result of this run to it if both pass.",
+    )
+    difference: DifferenceOptions = group(DifferenceOptions)
+
+
+class MeasuringOptions(Protocol):
+    """The options of every command that runs a load."""
+
+    @property
+    def server(self) -> ServerOptions: ...
+    @property
+    def requests(self) -> RequestOptions: ...
+    @property
+    def generator(self) -> GeneratorOptions: ...
 
 
 @dataclass(frozen=True, slots=True)

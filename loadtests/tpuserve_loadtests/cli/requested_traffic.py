@@ -1,6 +1,6 @@
 """Requested traffic: the options' model, or the models of a scenario file."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,16 +11,18 @@ from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli import access, loads, targets
 from tpuserve_loadtests.cli.command import refused, with_values
-from tpuserve_loadtests.cli.golden import find_tolerances
+from tpuserve_loadtests.cli.golden import with_checks
 from tpuserve_loadtests.cli.options import (
     MeasuredServerOptions,
+    RequestOptions,
     TrafficOptions,
 )
 from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, read_scenario
+from tpuserve_loadtests.judgement.threshold import Lines, Threshold
 from tpuserve_loadtests.requests.protocols import TITLES, Port, of_port
 from tpuserve_loadtests.requests.protocols import Protocol as Wire
 from tpuserve_loadtests.requests.recording import BadRecording, Timeline, merged_timeline
-from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, mixed_order
+from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, mixed_order, simplified
 from tpuserve_loadtests.traffic.target import Target
 
 # Options for a single model. In a scenario, each model sets these values itself.
@@ -77,6 +79,20 @@ class RequestedTraffic:
     def specs(self) -> frozenset[ModelSpec]:
         return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
 
+    def lines(self, target: Target, gates: Sequence[Threshold], steps: Sequence[str] = ()) -> Lines:
+        """Return the lines that gates select. Raise a usage error for a gate that selects none of them."""
+        counted = {line.name: line.counted_as() for line in target.workload.lines}
+        named: dict[str, tuple[str, ...]] = {}
+        words = target.workload.words()
+        for part in self.parts:
+            names = tuple(dict.fromkeys(name for line in part.lines for name in counted[line]))
+            words |= {name: words[name] | {simplified(part.name)} for name in names}
+            named |= {part.name: names, **{line: tuple(dict.fromkeys(counted[line])) for line in part.lines}}
+        found = Lines(words, named)
+        with refused(ValueError):
+            found.check(gates, steps)
+        return found
+
     def timeline(self, speed: float) -> Timeline | None:
         """Return the arrival times of the recorded requests, or None unless all requests are recorded.
 
@@ -95,9 +111,11 @@ class RequestedTraffic:
         With a timeline, requests go to lines in its order.
         """
         for part in self._all_parts:
-            _print_notes(part)
+            recording = part.requests.recording_for(part.spec.name)
+            for note in recording.notes if recording else ():
+                click.echo(f"Note: {note}", err=True)
         if self.spec is not None and timeline is None:
-            return self._with_tolerances(targets.find_target(self.spec, self.addresses, self.requests))
+            return targets.find_target(self.spec, self.addresses, self.requests)
         lines: list[Line] = []
         shares: list[float] = []
         for part in self._all_parts:
@@ -109,25 +127,20 @@ class RequestedTraffic:
             shares += [part.weight / len(part.lines)] * len(part.lines)
         targets.check_predictions(lines, self.addresses, self.requests.access)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
-        return self._with_tolerances(
-            Target(workload, self.addresses, self.requests.timeout_s, access=self.requests.access)
-        )
-
-    def _with_tolerances(self, target: Target) -> Target:
+        target = self.requests.target(workload, self.addresses)
         paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
-        tolerances = find_tolerances(target, {name: path for name, path in paths.items() if path is not None})
-        return replace(target, checks=replace(target.checks, tolerances=tolerances)) if tolerances else target
+        return with_checks(target, self.requests.checks, paths)
 
 
 _Options = TypeVar("_Options", bound=TrafficOptions)
 
 
 def find_traffic(
-    options: _Options, golden: Path | None = None, *, own_load: bool = False, explicit: Collection[str] | None = None
+    options: _Options, *, own_load: bool = False, explicit: Collection[str] | None = None
 ) -> tuple[RequestedTraffic, _Options]:
     """Read MODEL or --scenario, and merge the scenario's values into the options.
 
-    `golden` is the path of --golden. With `own_load`, the command ignores the scenario's users, rate and trace.
+    With `own_load`, the command ignores the scenario's users, rate and trace.
     `explicit` names the options that override the scenario's values. By default, these are the options on click's
     command line.
     Raises usage errors. Sends no request to the server.
@@ -141,21 +154,21 @@ def find_traffic(
         server = options.server
         addresses = access.find_addresses(server.protocol, server.grpc_address, server.rest_url)
         spec = targets.find_spec(models.model, options.version.version, options.version.label)
-        requests = targets.Requests.of(options.requests, access.find_access(server.access), golden)
+        requests = targets.Requests.of(options.requests, access.find_access(server.access))
         return RequestedTraffic(str(spec), addresses, requests, spec, explicit=frozenset(explicit)), options
     if models.model is not None:
         raise click.UsageError(f"--scenario names the models. Omit {models.model!r}.")
     scenario = _read(models.scenario)
-    if golden is not None:
+    if options.requests.golden.path is not None:
         raise click.UsageError(
-            "A scenario sets golden files by model (golden:). With --scenario, --golden accepts only record."
+            "A scenario sets golden files by model (golden:). With --scenario, --golden accepts no PATH."
         )
     for name in _OF_ONE_MODEL:
         if getattr(options.version if name in ("version", "label") else options.requests, name):
             raise click.UsageError(f"A scenario sets this value for each model. Omit {access.flag(name)}.")
     options = _merged(options, scenario.settings, explicit, own_load)
     options = _with_address(options)
-    traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests.timeout)
+    traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests)
     return replace(traffic, explicit=frozenset((*explicit, *scenario.settings))), options
 
 
@@ -178,11 +191,11 @@ def _merged(options: _Options, settings: Mapping[str, Any], explicit: Collection
 
 
 def _scenario_traffic(
-    scenario: Scenario, path: Path, server: MeasuredServerOptions, timeout_s: float
+    scenario: Scenario, path: Path, server: MeasuredServerOptions, options: RequestOptions
 ) -> RequestedTraffic:
     addresses = access.find_addresses(server.protocol, server.grpc_address, server.rest_url)
     credentials = access.find_access(server.access)
-    parts = tuple(_model_traffic(part, addresses, timeout_s, credentials) for part in scenario.parts)
+    parts = tuple(_model_traffic(part, addresses, options, credentials) for part in scenario.parts)
     names = [part.name for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -195,7 +208,9 @@ def _scenario_traffic(
     return RequestedTraffic(scenario.title, used, parts[0].requests, None, parts)
 
 
-def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, credentials: Access) -> ModelTraffic:
+def _model_traffic(
+    part: Part, addresses: Mapping[Wire, str], options: RequestOptions, credentials: Access
+) -> ModelTraffic:
     spec = targets.find_spec(part.model, part.version, part.label)
     recording = targets.read_recording(part.recorded) if part.recorded else None
     requests = targets.Requests(
@@ -203,11 +218,13 @@ def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, 
         part.lengths,
         part.input,
         part.signature,
-        timeout_s,
+        options.timeout,
         credentials,
+        options.golden,
         part.golden,
         recording,
         part.recorded_model,
+        connections=options.connections,
     )
     name, protocols = part.name or str(spec), tuple(_protocol_of(port, addresses, spec) for port in part.ports)
     protocols = protocols or tuple(addresses)
@@ -218,11 +235,7 @@ def _model_traffic(part: Part, addresses: Mapping[Wire, str], timeout_s: float, 
 def _protocol_of(port: Port, addresses: Mapping[Wire, str], spec: ModelSpec) -> Wire:
     protocol = of_port(addresses, port)
     if protocol is None:
-        raise click.UsageError(f"{spec} uses {port}, but no {port} address is set. Set --{port}.")
+        raise click.UsageError(
+            f"{spec} uses {port}, but no {port} address is set. Set --{port}, or add it to Locust's --host."
+        )
     return protocol
-
-
-def _print_notes(part: ModelTraffic) -> None:
-    recording = part.requests.recording_for(part.spec.name)
-    for note in recording.notes if recording else ():
-        click.echo(f"Note: {note}", err=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import click
 
@@ -11,10 +10,10 @@ from tpuserve_loadtests.arrivals.load import BadTrace, Load, read_trace
 from tpuserve_loadtests.cli import access, files, golden, loads, monitoring, targets
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import RUN_USERS, RepetitionOptions, RunOptions
+from tpuserve_loadtests.cli.diff_command import check_baseline, checked_against
 from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic, find_traffic
 from tpuserve_loadtests.judgement.repetition import Settling, describe_interval, interval_of, judge_repetition
 from tpuserve_loadtests.judgement.run import RunOutcome, judge_run
-from tpuserve_loadtests.judgement.threshold import Hopeless, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
@@ -60,11 +59,12 @@ def repeated(
 
 
 def run(options: RunOptions) -> None:
-    traffic, options = find_traffic(options, options.golden.path)
+    traffic, options = find_traffic(options)
     access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.rate), is_timed=options.is_timed)
     access.refuse_ineffective(options, options.metrics)
-    gates = loads.thresholds(options.gates, "--fail-if")
+    rules = loads.rules_of(options)
     files.check_files(options.files)
+    check_baseline(options.baseline)
     loads.check_push(options.push)
     repetition = options.repetition
     settling = _settling(repetition)
@@ -73,23 +73,15 @@ def run(options: RunOptions) -> None:
     # Without a load option, recorded requests keep their times, and other requests use RUN_USERS.
     timeline = None if options.ways else traffic.timeline(options.speed)
     load = _load(options, traffic) if timeline is None else _instants_load(timeline.instants, options)
-    load = replace(load, limits_us=limits_us(gates))
-    target = golden.with_golden(traffic.find_target(timeline), options.golden, gates)
-    settings = {**files.describe_settings(target), **golden.golden_settings(target)}
+    load, hopeless = rules.watched(load)
+    target = traffic.find_target(timeline)
+    rules = replace(rules, lines=traffic.lines(target, rules.gates, load.steps))
+    settings = files.describe_settings(target)
 
     def judged(measured: Measured, seen: Seen) -> RunOutcome:
         notes = (*golden.golden_notes(target, measured), *(timeline.notes if timeline else ()))
-        rows, strict = target.workload.rows, options.generator.strict
-        return judge_run(
-            measured,
-            model=traffic.title,
-            rows=rows,
-            gates=gates,
-            strict=strict,
-            seen=seen,
-            extra_notes=notes,
-            price=options.price,
-        )
+        model, rows = traffic.title, target.workload.rows
+        return judge_run(measured, rules, model=model, rows=rows, seen=seen, extra_notes=notes, price=options.price)
 
     energy = monitoring.find_energy(target.addresses.values(), options.generator)
     with (
@@ -99,7 +91,7 @@ def run(options: RunOptions) -> None:
     ):
         if settling is None:
             with server.during(load) as seen:
-                measured = loads.run_load(pushed.runs, load, Hopeless(gates, load).why)
+                measured = loads.run_load(pushed.runs, load, hopeless.why)
             outcomes = [judged(measured, seen)]
         else:
             several = repeated(pushed.runs, server, load, settling, repetition.most_runs)
@@ -107,16 +99,18 @@ def run(options: RunOptions) -> None:
     if settling is None:
         report = run_report(outcomes[0].with_notes(pushed.notes), settings)
     else:
-        outcome = judge_repetition(outcomes, gates, settling, repetition.most_runs, pushed.notes)
+        outcome = judge_repetition(outcomes, rules.gates, settling, repetition.most_runs, pushed.notes)
         report = repetition_report(outcome, settings)
-    files.publish(report, options.files, as_json=options.as_json)
+    files.publish(checked_against(report, options.baseline), options.files, as_json=options.as_json)
 
 
 def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
     if options.ways > 1:
         raise click.UsageError("--users, --rate and --trace exclude each other. Set one of them.")
     if options.trace_file is not None:
-        return _trace_load(options.trace_file, options)
+        with refused(BadTrace, hint="--trace"):
+            trace = read_trace(options.trace_file, options.speed)
+        return _instants_load(trace, options)
     terms = loads.LoadTerms.of(options)
     if options.request_limit:
         seconds = terms.seconds if "duration" in traffic.explicit else math.inf
@@ -125,12 +119,6 @@ def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
         loads.refuse_think_time(options.think_time)
         return terms.open(options.rate)
     return terms.closed(options.users or RUN_USERS, traffic.least_users, options.think_time)
-
-
-def _trace_load(path: Path, options: RunOptions) -> Load:
-    with refused(BadTrace, hint="--trace"):
-        trace = read_trace(path, options.speed)
-    return _instants_load(trace, options)
 
 
 def _instants_load(instants: tuple[float, ...], options: RunOptions) -> Load:

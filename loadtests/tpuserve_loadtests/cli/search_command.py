@@ -9,7 +9,8 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import RangeOptions, SearchOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR, EXIT_INTERRUPTED
+from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.search import (
     Found,
     GeneratorLimit,
@@ -22,8 +23,7 @@ from tpuserve_loadtests.judgement.search import (
     is_objective,
     search_rates,
 )
-from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, limits_us
-from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.traffic.target import Runs
@@ -36,7 +36,7 @@ def search(options: SearchOptions) -> None:
     traffic, options = find_traffic(options)
     access.refuse_ineffective_arrivals(options.arrivals)
     access.refuse_ineffective(options, options.metrics)
-    objectives = _objectives(options.objectives)
+    rules = _rules(options)
     within = options.within
     if within.start and within.start > within.highest:
         raise click.BadParameter(f"{within.start:g} exceeds --to {within.highest:g}.", param_hint="--from")
@@ -49,24 +49,24 @@ def search(options: SearchOptions) -> None:
         targets.generating(target, options.generator) as runs,
         monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
-        searched = search_rate(runs, server, terms, within, objectives, trust_generator=not options.generator.strict)
+        searched = search_rate(runs, server, terms, within, rules)
     searched = replace(searched, rows=target.workload.rows, price=options.price)
-    report = search_report(traffic.title, searched, objectives, files.describe_settings(target))
+    report = search_report(traffic.title, searched, rules.objectives, files.describe_settings(target))
     files.publish(report, options.files, as_json=options.as_json)
 
 
-def _objectives(texts: tuple[str, ...]) -> tuple[Threshold, ...]:
-    if not texts:
+def _rules(options: SearchOptions) -> Rules:
+    rules = loads.rules_of(replace(options, gates=loads.of_command_line("gates", options.gates)))
+    if not rules.gates:
         raise click.UsageError(
             "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo in the scenario)."
         )
-    objectives = loads.thresholds(texts, "--slo")
-    for objective in objectives:
+    for objective in rules.objectives:
         if not is_objective(objective):
             raise click.BadParameter(
                 f"{objective} is not an objective. Write an upper limit, such as 'p99<=20ms'.", param_hint="--slo"
             )
-    return objectives
+    return rules
 
 
 # The search starts at half the rate of a single user, from a run of at most this length.
@@ -78,18 +78,10 @@ def search_rate(
     server: ServerWatch,
     terms: loads.LoadTerms,
     within: RangeOptions,
-    objectives: tuple[Threshold, ...],
-    *,
-    trust_generator: bool,
+    rules: Rules,
 ) -> Searched:
     tries = _Tries(runs, server)
-    trials = Trials(
-        lambda load: tries.run(load, objectives),
-        terms.open("1"),
-        objectives,
-        trust_generator=trust_generator,
-        on_probe=tries.record,
-    )
+    trials = Trials(lambda load: tries.run(load, rules), terms.open("1"), rules, on_probe=tries.record)
     try:
         alone = tries.run_alone(terms.warm_up_s)
         trials.check(alone)
@@ -99,7 +91,7 @@ def search_rate(
         found = search_rates(trials.attempt, start, within.highest, within.precision)
         return Searched(found, trials.probes, tries.servers)
     except Interrupted:
-        return Searched(None, trials.probes, tries.servers, "interrupted", EXIT_FAILED)
+        return Searched(None, trials.probes, tries.servers, INTERRUPTED, EXIT_INTERRUPTED)
     except NothingAnswered as nothing:
         return Searched(None, trials.probes, tries.servers, str(nothing), EXIT_FAILED)
     except GeneratorLimit as limit:
@@ -120,10 +112,9 @@ class _Tries:
         self.servers.alone = watched.condensed()
         return watched.runs[0]
 
-    def run(self, load: Load, objectives: tuple[Threshold, ...]) -> Measured:
-        gates = tuple(objective.opposite for objective in objectives)
-        load = replace(load, limits_us=limits_us(gates))
-        self._last = loads.run_watched(self._runs, self._server, load, Hopeless(gates, load).why, "Trying for")
+    def run(self, load: Load, rules: Rules) -> Measured:
+        load, hopeless = rules.watched(load)
+        self._last = loads.run_watched(self._runs, self._server, load, hopeless.why, "Trying for")
         return self._last.runs[0]
 
     def record(self, probe: Probe, measured: Measured) -> None:

@@ -1,4 +1,4 @@
-"""The command `tpuserve loadtest soak`, which finds drifts over hours of load."""
+"""The command `tpuserve loadtest soak`, which finds drifts and other changes over hours of load."""
 
 import json
 import math
@@ -17,9 +17,9 @@ from tpuserve_loadtests.cli import access, commands, files, golden, loads, monit
 from tpuserve_loadtests.cli.commands import SoakOptions
 from tpuserve_loadtests.cli.options import UsersOrRateOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.judgement.run import judge_run
+from tpuserve_loadtests.judgement.run import Rules, judge_run
 from tpuserve_loadtests.judgement.soak import judge_soak
-from tpuserve_loadtests.judgement.threshold import Hopeless, Outage, Threshold, limits_us
+from tpuserve_loadtests.judgement.threshold import Outage
 from tpuserve_loadtests.measurement.measured import Segment, Segments
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
@@ -28,15 +28,16 @@ from tpuserve_loadtests.traffic.target import Runs, Watch
 
 
 def soak(options: SoakOptions) -> None:
-    traffic, options = find_traffic(options, options.golden.path)
-    access.refuse_ineffective_arrivals(options.arrivals, is_open=bool(options.load.rate))
+    traffic, options = find_traffic(options)
+    access.refuse_ineffective_arrivals(options.arrivals, is_open=not options.load.users)
     access.refuse_ineffective(options, options.metrics)
     files.check_files(options.files)
     loads.check_push(options.push)
-    gates = loads.thresholds(options.gates, "--fail-if")
+    rules = loads.rules_of(options)
     terms, planned = loads.LoadTerms.of(options), options.segments
     load = segment_load(terms, options.load, planned, traffic.least_users)
-    target = golden.with_golden(traffic.find_target(), options.golden, gates)
+    target = traffic.find_target()
+    rules = replace(rules, lines=traffic.lines(target, rules.gates))
     segments = Segments()
     with ExitStack() as stack:
         log = _open_log(options.log, stack)
@@ -45,25 +46,22 @@ def soak(options: SoakOptions) -> None:
         # The soak watches the server's process, which is the same for all models.
         one = list(traffic.specs)[:1]
         server = stack.enter_context(monitoring.watch_server(options.server, options.metrics, one, options.server_pid))
+        load = loads.opened(load, options.load, runs, server)
         metered = stack.enter_context(monitoring.find_energy(target.addresses.values(), options.generator).during(load))
         on_segment = partial(_report_segment, segments=segments, planned=planned, log=log)
-        run_segments(pushed.runs, load, planned, gates, segments, server, on_segment)
+        run_segments(pushed.runs, load, planned, rules, segments, server, on_segment)
     assert segments.total is not None  # at least the first one began
     run = judge_run(
         segments.total,
+        rules,
         model=traffic.title,
         rows=target.workload.rows,
-        gates=gates,
-        strict=options.generator.strict,
         seen=Seen(energy=metered.energy),
         price=options.price,
         extra_notes=(*golden.golden_notes(target, segments.total), *pushed.notes),
     )
-    fail_if_unclear = options.unclear == "fail"
-    outcome = judge_soak(
-        run, segments, planned, options.least_effect, fail_if_unclear=fail_if_unclear, unwatched=server.why_not
-    )
-    report = soak_report(outcome, {**files.describe_settings(target), **golden.golden_settings(target)})
+    outcome = judge_soak(run, segments, planned, rules, server.why_not)
+    report = soak_report(outcome, files.describe_settings(target))
     files.publish(report, options.files, as_json=options.as_json)
 
 
@@ -71,7 +69,7 @@ def run_segments(
     runs: Runs,
     load: Load,
     planned: int,
-    gates: tuple[Threshold, ...],
+    rules: Rules,
     segments: Segments,
     server: ServerWatch,
     on_segment: Callable[[Segment], None],
@@ -83,9 +81,9 @@ def run_segments(
     segments together can no longer pass the gates. Unless a gate on `error_rate` decides about failures, it ends after
     `patience_s` seconds in which every request failed.
     """
-    patience_s = math.inf if any(gate.metric == "error_rate" for gate in gates) else patience_s
-    load = replace(load, limits_us=limits_us(gates))
-    soak = Hopeless(gates, replace(load, seconds=planned * load.seconds))
+    patience_s = math.inf if any(gate.metric == "error_rate" for gate in rules.gates) else patience_s
+    load, of_segment = rules.watched(load)
+    soak = replace(of_segment, load=replace(load, seconds=planned * load.seconds))
     for number in range(planned):
         part = replace(load, seed=load.seed + number, warm_up_s=0.0 if number else load.warm_up_s)
         title, so_far = f"Segment {number + 1} of {planned}, for", segments.total

@@ -7,11 +7,11 @@ import click
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
+from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.commands import SWEEP_USERS, SweepOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.judgement.run import RunOutcome, judge_run
-from tpuserve_loadtests.judgement.threshold import Hopeless, gate_results, limits_us
-from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
+from tpuserve_loadtests.measurement.measured import INTERRUPTED
 from tpuserve_loadtests.reports.sweep import sweep_report
 
 
@@ -21,25 +21,29 @@ def sweep(options: SweepOptions) -> None:
     access.refuse_ineffective(options, options.metrics)
     files.check_files(options.files)
     files.refuse_distribution(options.files)
-    until = loads.thresholds_of_loads(options.until, "--until", "sweep")
-    planned = [replace(load, limits_us=limits_us(until)) for load in _loads(options, traffic.least_users)]
+    until = loads.thresholds(options.until, "--until")
+    own = {name: loads.of_command_line(name, getattr(options, name)) for name in ("gates", "objectives")}
+    rules = loads.rules_of(with_values(options, own))
+    planned = _loads(options, traffic.least_users)
     target = traffic.find_target()
-    rows, strict = target.workload.rows, options.generator.strict
+    rules = replace(rules, lines=traffic.lines(target, (*rules.gates, *until)))
+    of_end = replace(rules, gates=until)
     energy = monitoring.find_energy(target.addresses.values(), options.generator)
     steps: list[RunOutcome] = []
     with (
         targets.generating(target, options.generator) as runs,
         monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
-        for load in planned:
+        for load, hopeless in map(of_end.watched, planned):
             with server.during(load) as seen:
                 title = f"Step {len(steps) + 1} of {len(planned)}, for"
-                measured = loads.run_load(runs, load, Hopeless(until, load).why, title)
-            step = judge_run(measured, model=traffic.title, rows=rows, strict=strict, seen=seen, price=options.price)
+                measured = loads.run_load(runs, load, hopeless.why, title)
+            rows = target.workload.rows
+            step = judge_run(measured, rules, model=traffic.title, rows=rows, seen=seen, price=options.price)
             steps.append(step)
-            if measured.stopped == STOPPED_EARLY or measured.lost:
+            if measured.stopped == INTERRUPTED or measured.lost:
                 break
-            if too_much := [result for result in gate_results(until, measured) if result.failed]:
+            if too_much := [result for result in of_end.results(measured) if result.failed]:
                 click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(planned, steps)}", err=True)
                 break
     files.publish(sweep_report(steps, files.describe_settings(target)), options.files, as_json=options.as_json)

@@ -1,20 +1,23 @@
 """Preparation of a target before any load: addresses, the model's signature, and matching requests."""
 
+import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 import click
 
 from tpuserve_client import errors
+from tpuserve_client.address import parse_address
 from tpuserve_client.dtypes import Array
+from tpuserve_client.handshake import handshake_problem
 from tpuserve_client.model import DEFAULT_SIGNATURE_NAME, ModelSpec, Signature
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.command import refused
-from tpuserve_loadtests.cli.handshake import handshake_problem
+from tpuserve_loadtests.cli.golden import with_checks
 from tpuserve_loadtests.cli.options import (
     CONTROL_KEY_FILE,
     CONTROL_KEY_VARIABLE,
@@ -22,13 +25,22 @@ from tpuserve_loadtests.cli.options import (
     KEY_FILE,
     KEY_VARIABLE,
     GeneratorOptions,
+    GoldenOptions,
     RequestOptions,
 )
 from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_UNREACHABLE
-from tpuserve_loadtests.requests.arrays import BadInput, Request, array_requests, read_inputs
+from tpuserve_loadtests.requests import openai
+from tpuserve_loadtests.requests.arrays import (
+    BadInput,
+    Request,
+    array_requests,
+    fitted,
+    own_requests,
+    read_inputs,
+)
 from tpuserve_loadtests.requests.distribution import Distribution
-from tpuserve_loadtests.requests.protocols import Protocol, is_oip, shown_address
+from tpuserve_loadtests.requests.protocols import Protocol, client_address, is_oip, shown_address
 from tpuserve_loadtests.requests.recording import BadRecording, Recording, read_golden_version, recorded_requests
 from tpuserve_loadtests.requests.wires import predict_exchange
 from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, encode_lines
@@ -39,6 +51,7 @@ if TYPE_CHECKING:
     from tpuserve_loadtests.traffic.workers import Workers
 
 PROBE_TIMEOUT_S: Final = 10.0
+Own: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]
 # Requests by the role that they need.
 _ROLES: Final = {"read": "requests for metadata", "predict": "predictions", "control": "reloads of the configuration"}
 
@@ -48,7 +61,8 @@ class Requests:
     """The requested inputs and their source, and the access to the server.
 
     `lengths` gives the lengths of free dimensions by input. `golden` is a file or a version directory, with inputs,
-    too.
+    too. `own` are arrays by input name, or an iterable of values by input name, or a function that returns one.
+    `checks` are the options of the comparisons.
     """
 
     rows: Distribution | None
@@ -57,13 +71,17 @@ class Requests:
     signature_name: str | None
     timeout_s: float
     access: Access
+    checks: GoldenOptions
     golden: Path | None = None
     recording: Recording | None = None
     recorded_model: str | None = None
+    own: Own | None = None
+    connections: int | None = None
 
     @classmethod
-    def of(cls, options: RequestOptions, access: Access, golden: Path | None = None) -> Self:
-        """Read the options; `golden` is the path of --golden. Raises usage errors."""
+    def of(cls, options: RequestOptions, access: Access) -> Self:
+        """Read the options. Raises usage errors."""
+        golden = options.golden.path
         rows = None if options.rows is None else _distribution(options.rows, "--rows")
         lengths = dict(_length(text) for text in options.lengths)
         if lengths and options.input_file:
@@ -86,9 +104,21 @@ class Requests:
             options.signature_name,
             options.timeout,
             access,
+            options.golden,
             golden,
             recording,
             options.recorded_model,
+            connections=options.connections,
+        )
+
+    def target(self, workload: Workload, addresses: dict[Protocol, str], replicas: tuple[str, ...] = ()) -> Target:
+        return Target(
+            workload,
+            addresses,
+            self.timeout_s,
+            access=self.access,
+            replicas=replicas,
+            connections=self.connections,
         )
 
     def recording_for(self, model: str) -> Recording | None:
@@ -100,11 +130,17 @@ class Requests:
             return of_model.of_signature(self.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
 
 
-def find_target(spec: ModelSpec, addresses: dict[Protocol, str], requests: Requests) -> Target:
-    """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message."""
+def find_target(
+    spec: ModelSpec, addresses: dict[Protocol, str], requests: Requests, replicas: tuple[str, ...] = ()
+) -> Target:
+    """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message.
+
+    gRPC requests of the load go to `replicas` in turn, if there are any.
+    """
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)
-    return Target(Workload(lines), addresses, requests.timeout_s, access=requests.access)
+    target = requests.target(Workload(lines), addresses, replicas)
+    return with_checks(target, requests.checks, dict.fromkeys(addresses, requests.golden))
 
 
 def find_lines(
@@ -121,17 +157,17 @@ def find_lines(
     With `replayed`, the lines share the recorded requests in turn, to send them at their recorded times. Otherwise,
     each line has all requests.
     """
-    signature = _fetch_signature(spec, requests.signature_name, addresses, requests.access)
+    signature = fetch_signature(spec, requests.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
     try:
         if not replayed:
-            return encode_lines(names, spec, signature.name, protocols, _made(requests, spec, signature), max_bytes)
+            return encode_lines(names, spec, signature, protocols, _made(requests, spec, signature), max_bytes)
         made = list(_made(requests, spec, signature))
         return tuple(
             line
             for turn, (name, protocol) in enumerate(zip(names, protocols, strict=True))
             for line in encode_lines(
-                [name], spec, signature.name, [protocol], made[turn :: len(names)], max_bytes // len(names)
+                [name], spec, signature, [protocol], made[turn :: len(names)], max_bytes // len(names)
             )
         )
     except (BadInput, errors.InvalidArgument) as error:
@@ -143,7 +179,11 @@ def _arrays(requests: Requests, signature: Signature) -> tuple[Mapping[str, Arra
     if requests.golden is not None:
         golden = GoldenRows.read(requests.golden, signature)
         return golden.inputs, golden.outputs
-    return None if requests.input_file is None else read_inputs(requests.input_file, signature), None
+    if isinstance(requests.own, Mapping):
+        return fitted(requests.own, signature), None
+    if requests.input_file is None:
+        return (openai.prompts(requests.lengths) if signature is openai.SIGNATURE else None), None
+    return read_inputs(requests.input_file, signature), None
 
 
 def read_recording(paths: Sequence[Path]) -> Recording:
@@ -168,8 +208,12 @@ def _made(requests: Requests, spec: ModelSpec, signature: Signature) -> Iterator
         recording = _read_golden(requests.golden, signature)
     if recording is not None:
         return recorded_requests(recording, signature)
+    own = requests.own
+    if own is not None and not isinstance(own, Mapping):
+        return own_requests(signature, own() if callable(own) else own)
     inputs, outputs = _arrays(requests, signature)
-    return array_requests(signature, rows=requests.rows, lengths=requests.lengths, inputs=inputs, outputs=outputs)
+    lengths = requests.lengths if inputs is None else {}
+    return array_requests(signature, rows=requests.rows, lengths=lengths, inputs=inputs, outputs=outputs)
 
 
 @contextmanager
@@ -233,7 +277,8 @@ def _length(text: str) -> tuple[str, Distribution]:
     return name, _distribution(distribution, "--length")
 
 
-def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol, str], access: Access) -> Signature:
+def fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol, str], access: Access) -> Signature:
+    """Fetch the model's signature from every address, and return one. On failure, exit with a message."""
     for protocol, address in addresses.items():
         shown = shown_address(protocol, address)
         if is_oip(protocol) and name not in (None, DEFAULT_SIGNATURE_NAME):
@@ -242,6 +287,9 @@ def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol
                 "an address without oip+."
             )
         try:
+            if protocol == "openai":
+                signature = _chat_signature(spec, address, access)
+                continue
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
         except (errors.Unavailable, errors.DeadlineExceeded) as error:
@@ -253,12 +301,25 @@ def _fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol
     return signature
 
 
+def _chat_signature(spec: ModelSpec, address: str, access: Access) -> Signature:
+    """Return the signature of chat completions, if the server lists the model. Raises TpuserveError."""
+    with closing(access.transport(address)) as transport:
+        body = transport.send(openai.MODELS, PROBE_TIMEOUT_S).body
+    try:
+        names = [str(model["id"]) for model in json.loads(body)["data"]]
+    except (ValueError, TypeError, KeyError):
+        raise errors.Internal("the list of models (/v1/models) does not have the form of OpenAI's API") from None
+    if spec.name not in names:
+        raise errors.NotFound(f"it serves {', '.join(names) or 'no model'}")
+    return openai.SIGNATURE
+
+
 def check_predictions(lines: Sequence[Line], addresses: Mapping[Protocol, str], access: Access) -> None:
     """Raise a usage error if the server refuses predictions with these credentials.
 
     Sends a request without inputs for each model, which no server runs. The load reports all other errors.
     """
-    for protocol, spec in {(line.protocol, line.spec): None for line in lines}:
+    for protocol, spec in {(line.protocol, line.spec): None for line in lines if line.protocol != "openai"}:
         check_prediction(spec, protocol, addresses[protocol], access)
 
 
@@ -273,7 +334,8 @@ def check_prediction(spec: ModelSpec, protocol: Protocol, address: str, access: 
 
 
 def end_unreachable(address: str, access: Access, message: str) -> NoReturn:
-    click.echo(f"Error: Cannot reach {address}: {handshake_problem(address, access.tls) or message}", err=True)
+    problem = handshake_problem(parse_address(client_address(address)), access.tls, address)
+    click.echo(f"Error: Cannot reach {address}: {problem or message}", err=True)
     sys.exit(EXIT_UNREACHABLE)
 
 

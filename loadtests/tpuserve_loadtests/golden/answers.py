@@ -1,9 +1,9 @@
 """Golden answers of a line's requests, and checks of a share of the responses under load against them."""
 
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 import numpy as np
@@ -12,9 +12,9 @@ from tpuserve_client.dtypes import Array, describe
 from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import PredictCall, Reply
 from tpuserve_client.grpc_wire import GrpcWire
-from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_client.model import ModelSpec, Prediction, Signature, TensorSpec
+from tpuserve_loadtests.golden.form import Form, WrongAnswer
 from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
-from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.requests.wires import WIRES, predict_call
 from tpuserve_loadtests.requests.workload import Line
 
@@ -71,9 +71,12 @@ def is_inexact(array: Array) -> bool:
     return array.dtype != object and array.dtype.kind not in "biuSU"
 
 
+def _wide(array: Array) -> type[np.complex128] | type[np.float64]:
+    return np.complex128 if array.dtype.kind == "c" else np.float64
+
+
 def _gaps(got: Array, want: Array) -> Array:
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    golden, other = want.astype(wide), got.astype(wide)
+    golden, other = want.astype(_wide(want)), got.astype(_wide(want))
     with np.errstate(invalid="ignore"):
         same = (golden == other) | (np.isnan(golden) & np.isnan(other))
         return np.where(same, 0.0, np.abs(golden - other))
@@ -82,11 +85,11 @@ def _gaps(got: Array, want: Array) -> Array:
 def _too_far(got: Array, want: Array, allowed: Allowed) -> str:
     gaps = _gaps(got, want)
     with np.errstate(invalid="ignore"):
-        limits = allowed.atol + allowed.rtol * np.abs(want.astype(np.complex128))
-        # A NaN or an infinity on only one side exceeds every limit.
-        excess = np.where(gaps == 0, -1.0, np.nan_to_num(gaps - limits, nan=np.inf, posinf=np.inf))
-    if not excess.size or excess.max() <= 0:
+        limits = allowed.atol + allowed.rtol * np.abs(want.astype(_wide(want)))
+        excess = np.where(gaps == 0, -1.0, gaps - limits)
+    if (excess <= 0).all():
         return ""
+    # The maximum is the first NaN, from a NaN or an infinity on only one side.
     place = np.unravel_index(int(excess.argmax()), excess.shape)
     return f"differs by {gaps[place]:.3g}{_at(place)}; allowed {limits[place]:.3g} ({allowed.reason})"
 
@@ -115,10 +118,6 @@ class GoldenAnswers:
     def __len__(self) -> int:
         return len(self._encoded)
 
-    def is_verbatim(self, number: int, answer: bytes) -> bool:
-        """Return whether a gRPC response equals the golden answer byte for byte."""
-        return answer == self._encoded[number]
-
     def outputs(self, number: int) -> Mapping[str, Array]:
         found = self._decoded.get(number)
         if found is None:
@@ -128,6 +127,16 @@ class GoldenAnswers:
                 .outputs
             )
         return found
+
+    def is_finite(self, name: str) -> bool:
+        """Return whether golden answers have the output, and all its values are finite."""
+        found = [outputs[name] for number in range(len(self)) if name in (outputs := self.outputs(number))]
+        return bool(found) and all(np.isfinite(array).all() for array in found)
+
+    def shape(self, number: int, name: str) -> tuple[int, ...] | None:
+        """Return the shape of an output in the golden answer to a request, or None if it is unknown."""
+        found = self.outputs(number).get(name) if number < len(self) else None
+        return None if found is None else found.shape
 
     def are_alike(self) -> bool:
         """Return whether all requests have the same golden answer, so that checks cannot detect a mix-up."""
@@ -155,106 +164,117 @@ class GoldenAnswers:
         stack: Array = np.stack(arrays)
         if stack.dtype == object:
             return stack
-        wide: Array = stack.astype(np.complex128 if stack.dtype.kind == "c" else np.float64)
-        return wide
+        return stack.astype(_wide(stack))
 
 
-# Without golden answers, the checks decode one response in this many. Decoding all costs more than sending the
-# requests.
-READ_EVERY: Final = 256
-# Protocols whose responses the checks decode only to compare them, because each number becomes a Python object.
-_JSON: Final[tuple[Protocol, ...]] = ("rest", "oip_json")
-
-
-class WrongAnswer(Exception):
-    """Error for a response that differs from its golden answer."""
+# Share of the responses to compare by default, and seconds after which a line's next response is compared anyway.
+DEFAULT_SHARE: Final = 0.01
+_LONGEST_GAP_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """The checks of a run: a random `share` of the responses of lines with golden answers.
+    """The comparisons of a run: a random `share` of the responses to requests with golden answers.
 
+    Without a `share`, it is DEFAULT_SHARE, and each line has about 20 comparisons a second, or all at lower rates.
     `tolerances` are by line name. For a line without a tolerance, the limit follows from the dtype of the outputs.
+    `versions` are the versions whose answers this run recorded, by line name. Answers of others are not compared.
     """
 
-    share: float = 0.01
+    share: float | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
 
     def tolerance(self, line: Line) -> Tolerance:
         return self.tolerances.get(line.name, Tolerance())
+
+    def limits(self, lines: Iterable[Line]) -> dict[str, None]:
+        """Return the permitted differences as texts, in order, each once. Empty without golden answers."""
+        found: dict[str, None] = {}
+        for line in lines:
+            tolerance = self.tolerance(line)
+            outputs = GoldenAnswers(line.golden, tolerance).outputs(0) if line.golden else {}
+            found |= dict.fromkeys(str(tolerance.of(array.dtype)) for array in outputs.values() if is_inexact(array))
+        return found
 
 
 class AnswerChecks:
     """The response checks of one process. Belongs to one thread."""
 
     def __init__(self, lines: Sequence[Line], plan: CheckPlan, seed: int) -> None:
-        """Set up the checks. Equal seeds select equal response numbers in this process."""
-        self._lines = {line.name: _LineCheck(line, plan.tolerance(line)) for line in lines}
-        self._share = plan.share if any(line.golden for line in lines) else None
-        self._random = random.Random(seed)
-        self._left = 1  # the first response is always checked
+        """Set up the checks. With a share, equal seeds select equal response numbers of a line in this process."""
+        self._lines = {line.name: _LineCheck(line, plan, Random(f"{seed} {line.name}")) for line in lines}
 
-    def is_due(self) -> bool:
-        """Return whether to check this response. Call it once for each response. Cheap."""
-        self._left -= 1
-        if self._left:
-            return False
-        self._left = self._next_gap()
-        return True
+    def check(self, line: Line, turn: int, reply: Reply, now_s: float) -> bool:
+        """Check the form of a response, and compare the values of a share. Return whether they were compared.
 
-    def check(self, line: Line, turn: int, reply: Reply) -> None:
-        """Check a response. `turn` is as in Sender.
-
-        Raises:
-            WrongAnswer: the response differs from the golden answer, or cannot be decoded to compare them.
-            Internal: the response cannot be decoded, and the line has no golden answers.
+        `turn` is as in Sender. Raises WrongAnswer.
         """
-        self._lines[line.name].check(turn, reply)
+        return self._lines[line.name].check(turn, reply, now_s)
+
+
+class _LineCheck:
+    def __init__(self, line: Line, plan: CheckPlan, random: Random) -> None:
+        self._line = line
+        self._wire = WIRES[line.protocol]
+        self._call = predict_call(line.protocol, line.spec, {}, line.signature.name)
+        self._tolerance = plan.tolerance(line)
+        self._version = plan.versions.get(line.name)
+        self._golden = golden = GoldenAnswers(line.golden, self._tolerance)
+        self._form = Form(line, golden.is_finite, golden.shape)
+        self._random = random
+        self._share = DEFAULT_SHARE if plan.share is None else plan.share
+        self._longest_gap_s = _LONGEST_GAP_S if plan.share is None else math.inf
+        self._right: dict[int, bytes] = {}  # the last right response to each request
+        self._left = 1  # the first response is always compared
+        self._due_s = math.inf
+        # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
+        self._messages: dict[tuple[str, bool], str] = {}
+
+    def check(self, turn: int, reply: Reply, now_s: float) -> bool:
+        number = turn % len(self._line.exchanges)
+        self._form.check(number, reply)
+        if number >= len(self._golden):
+            return False
+        self._left -= 1
+        if self._left and now_s < self._due_s:
+            return False
+        self._left, self._due_s = self._next_gap(), now_s + self._longest_gap_s
+        return self._compare(number, reply)
 
     def _next_gap(self) -> int:
-        if self._share is None:
-            return READ_EVERY
         if self._share >= 1:
             return 1
         # The geometric distribution selects each response with equal probability, independent of the others.
         return int(math.log(1 - self._random.random()) / math.log1p(-self._share)) + 1
 
-
-class _LineCheck:
-    def __init__(self, line: Line, tolerance: Tolerance) -> None:
-        self._line = line
-        self._wire = WIRES[line.protocol]
-        self._call = predict_call(line.protocol, line.spec, {}, line.signature_name)
-        self._tolerance = tolerance
-        self._golden = GoldenAnswers(line.golden, tolerance)
-        # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
-        self._messages: dict[tuple[str, bool], str] = {}
-
-    def check(self, turn: int, reply: Reply) -> None:
-        if not self._golden:
-            if self._line.protocol not in _JSON:
-                self._wire.read_prediction(reply, self._call, None)
-            return
-        number = turn % len(self._golden)
-        if self._golden.is_verbatim(number, reply.body):
-            return
+    def _compare(self, number: int, reply: Reply) -> bool:
+        if reply.body == self._right.get(number):
+            return True
         golden = self._golden.outputs(number)
         try:
-            outputs = self._read(reply, golden)
-        except TpuserveError as error:  # for instance, JSON without one of the outputs
-            raise WrongAnswer(f"wrong response: {error.message}") from None
-        difference = find_difference(outputs, golden, self._tolerance)
+            prediction = self._read(reply, golden)
+        except TpuserveError as error:  # for instance, JSON numbers that do not fit the dtype
+            raise WrongAnswer(error.message, compared=True) from None
+        # A label has moved, or the server has loaded a new version.
+        if self._version is not None and prediction.version not in (None, self._version):
+            return False
+        difference = find_difference(prediction.outputs, golden, self._tolerance)
         if difference is not None:
-            raise WrongAnswer(self._message(difference, outputs))
+            raise WrongAnswer(self._message(difference, prediction.outputs), compared=True)
+        self._right[number] = reply.body
+        return True
 
-    def _read(self, reply: Reply, golden: Mapping[str, Array]) -> Mapping[str, Array]:
-        # TensorFlow Serving's JSON responses contain no dtypes.
-        specs = {name: TensorSpec(name, array.dtype, None) for name, array in golden.items()}
-        return self._wire.read_prediction(reply, self._call, Signature("", {}, specs)).outputs
+    def _read(self, reply: Reply, golden: Mapping[str, Array]) -> Prediction:
+        # TensorFlow Serving's JSON responses contain no dtypes, and golden answers may have some outputs alone.
+        specs = dict(self._line.signature.outputs) or {
+            name: TensorSpec(name, array.dtype, None) for name, array in golden.items()
+        }
+        return self._wire.read_prediction(reply, self._call, Signature("", {}, specs))
 
     def _message(self, difference: Difference, outputs: Mapping[str, Array]) -> str:
         name = difference.output
         is_anothers = name in outputs and self._golden.has_elsewhere(name, outputs[name])
         whose = "; it matches the response of another request" if is_anothers else ""
-        message = f"wrong response: output {name!r} {difference.words}{whose}"
+        message = f"output {name!r} {difference.words}{whose}"
         return self._messages.setdefault((name, is_anothers), message)

@@ -35,12 +35,16 @@ def fetch_field(
     OIP has no such metadata. tpuserve also answers TensorFlow Serving's requests on the same port. Blocks.
     """
     try:
-        return _fetch_grpc(send, spec, name) if port_of(protocol) == "grpc" else _fetch_rest(send, spec, name)
+        return fetch_grpc_field(send, spec, name) if port_of(protocol) == "grpc" else _fetch_rest(send, spec, name)
     except (TpuserveError, DecodeError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _fetch_grpc(send: Callable[[Exchange], Reply], spec: ModelSpec, name: str) -> MetadataField | None:
+def fetch_grpc_field(send: Callable[[Exchange], Reply], spec: ModelSpec, name: str) -> MetadataField | None:
+    """Fetch a field over gRPC, or None if the version does not have it.
+
+    Raises TpuserveError, as InvalidArgument of a server that does not know the field. Raises DecodeError.
+    """
     exchange = GrpcWire().metadata(spec)
     request = official.GetModelMetadataRequest.FromString(exchange.body)
     request.metadata_field[:] = [name]

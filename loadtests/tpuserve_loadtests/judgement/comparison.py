@@ -5,22 +5,32 @@ from dataclasses import dataclass
 
 from tpuserve_formats.counted import counted
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.run import NOT_TRUSTED, judge_generator
+from tpuserve_loadtests.judgement.exit_codes import (
+    EXIT_EVIDENCE,
+    EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_GENERATOR,
+    EXIT_INTERRUPTED,
+    first_of,
+)
+from tpuserve_loadtests.judgement.run import NOT_TRUSTED, Rules, judge_generator
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
+from tpuserve_loadtests.judgement.threshold import GateResult, Lines, Threshold
 from tpuserve_loadtests.measurement.measured import Measured, together
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.watched import Watched, changes
-from tpuserve_loadtests.rendering.report import ANSWERED, GENERATOR, Case
+from tpuserve_loadtests.rendering.report import ANSWERED, ENDED, GENERATOR, Case
 from tpuserve_loadtests.rendering.scales import percent, three_significant
 from tpuserve_loadtests.statistics.comparison import (
+    CONFIDENCE,
     FIGURES,
+    RATE,
     Comparison,
     Failures,
     Figure,
     Ratio,
     Round,
+    Sample,
     Verdict,
     compare,
 )
@@ -34,6 +44,9 @@ VERDICTS = {
     Verdict.FAILING: "Requests failed",
     Verdict.UNCLEAR: "Inconclusive: B may be worse",
 }
+# Heading of the intervals, which hold together.
+INTERVAL = f"{100 * CONFIDENCE:g} % interval"
+_WIDE = 1000.0
 # Name of the failures among the figures.
 FAILED = "failures"
 
@@ -68,7 +81,7 @@ class ComparisonOutcome:
     `sides` are the merged runs of A and of B with the server's metrics. `totals` are those without. Both are empty
     without a complete round. `gates` are the results of B's gates, and `accepted` states that a gate on `error_rate`
     decides about failures and passes for both sides. `rows` are the mean numbers of rows per request of the sides, and
-    `prices` those of their machines, or empty.
+    `prices` those of their machines, or empty. `interrupted` states that Ctrl-C or SIGTERM ended the comparison.
     """
 
     names: tuple[str, str]
@@ -83,33 +96,33 @@ class ComparisonOutcome:
     accepted: bool = False
     rows: tuple[float, float] = (1.0, 1.0)
     prices: tuple[Price, ...] = ()
+    interrupted: bool = False
 
     @property
     def spendings(self) -> tuple[Spending, ...]:
         """The cost and the energy of A and B, at the rates of the comparison, or an empty tuple without one."""
-        rate = self._rate
-        if rate is None:
+        if self._rate is None:
             return ()
         prices = self.prices or (None, None)
         energies = [watched.energy for watched in self.sides] or [None, None]
-        return tuple(map(Spending, (rate.a, rate.b), self.rows, prices, energies))
+        rates = [side.measured.rate_per_s for side in self.totals]
+        return tuple(map(Spending, rates, self.rows, prices, energies))
 
     @property
     def cost_ratio(self) -> Ratio | None:
-        """The cost of a million predictions of A and B, and the ratio with its 99 % interval; None if it is unknown.
+        """The cost of a million predictions of A and B, and the ratio with its interval; None if it is unknown.
 
         The interval is that of the rate. Prices and rows are exact.
         """
         rate, costs = self._rate, [spending.per_million_predictions for spending in self.spendings]
         if rate is None or len(costs) < 2 or costs[0] is None or costs[1] is None or rate.low <= 0:
             return None
-        at_same_rate = costs[1] / costs[0] * rate.b / rate.a
-        return Ratio(costs[0], costs[1], at_same_rate / rate.ratio, at_same_rate / rate.high, at_same_rate / rate.low)
+        at_same_rate = costs[1] / costs[0] * rate.ratio
+        return Ratio(costs[0], costs[1], costs[1] / costs[0], at_same_rate / rate.high, at_same_rate / rate.low)
 
     @property
     def _rate(self) -> Ratio | None:
-        figures = self.comparison.figures if self.comparison else ()
-        return next((figure.ratio for figure in figures if figure.name == "rate"), None)
+        return self.comparison.rate if self.comparison else None
 
     @property
     def difference(self) -> str:
@@ -147,40 +160,61 @@ class ComparisonOutcome:
         return f"{NOT_TRUSTED}: {self.limits[0]}{others}" if self.limits else ""
 
     @property
+    def words(self) -> str:
+        """The verdict in words, with a note on the load; empty after too few rounds."""
+        return self.rounds[0][0].load.qualify(VERDICTS[self.comparison.verdict]) if self.comparison else ""
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        omitted = self.comparison.omitted if self.comparison else ()
+        return (f"not judged, because too few requests succeeded: {', '.join(omitted)}",) if omitted else ()
+
+    @property
     def unclear(self) -> tuple[str, ...]:
+        """The unclear figures in a sentence, or an empty tuple."""
         figures = self.comparison.figures if self.comparison else ()
-        return tuple(_explain(each) for each in figures if each.verdict is Verdict.UNCLEAR)
+        found = [each for each in figures if each.verdict is Verdict.UNCLEAR]
+        scarce = ", ".join(each.name for each in found if each.scarce)
+        worse = ", ".join(f"{each.name} {_worse(each)}" for each in found if not each.scarce)
+        parts = [f"B may be worse, with 95 % confidence: {worse}"] if worse else []
+        parts += [f"too few requests for {scarce}"] if scarce else []
+        return (f"{'; '.join(parts)}; {_REMEDY}",) if parts else ()
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match.
-
-        The order is: generator limit, few rounds, worse or a failed gate, failed requests, unclear, success.
-        """
-        if self.strict and self.limits:
-            return EXIT_GENERATOR
-        if self.comparison is None:
-            return EXIT_FAILED
-        if self.comparison.verdict is Verdict.WORSE or any(result.failed for result in self.gates):
-            return EXIT_GATE
-        if self.failures and not self.accepted:
-            return EXIT_FAILED
-        return EXIT_GENERATOR if self.fail_if_unclear and self.unclear else 0
+        is_worse = self.comparison is not None and self.comparison.verdict is Verdict.WORSE
+        is_unclear = self.comparison is None or bool(self.fail_if_unclear and self.unclear)
+        return first_of(
+            [
+                EXIT_GENERATOR if self.strict and self.limits else 0,
+                EXIT_GATE if is_worse or any(result.failed for result in self.gates) else 0,
+                EXIT_FAILED if self.failures and not self.accepted else 0,
+                EXIT_INTERRUPTED if self.interrupted else 0,
+                EXIT_EVIDENCE if is_unclear or any(result.shortfall for result in self.gates) else 0,
+            ]
+        )
 
     @property
     def too_few(self) -> str:
-        return f"Stopped after {counted(len(self.rounds), 'complete round')}, too few for a result"
+        words = "Interrupted" if self.interrupted else "Stopped"
+        return f"{words} after {counted(len(self.rounds), 'complete round')}, too few for a result"
 
     @property
     def cases(self) -> list[Case]:
         return [
-            Case("there are enough rounds", "" if self.comparison else self.too_few),
+            Case(ENDED, error=f"interrupted after {counted(len(self.rounds), 'round')}" if self.interrupted else ""),
+            Case("there are enough rounds", error="" if self.comparison else self.too_few),
             Case(ANSWERED, "" if self.accepted else "\n".join(self.problems)),
             Case(GENERATOR, "\n".join(self.limits) if self.strict else ""),
-            *(self._case(name) for name in FIGURES),
+            *(self._case(name) for name in self._judged),
             self._failures_case(),
             *(result.case for result in self.gates),
         ]
+
+    @property
+    def _judged(self) -> Sequence[str]:
+        figures = self.comparison.figures if self.comparison else ()
+        return tuple(dict.fromkeys((*FIGURES, *(each.name for each in figures))))
 
     def _failures_case(self) -> Case:
         title = "failures of B are not worse"
@@ -197,9 +231,10 @@ class ComparisonOutcome:
             next((each for each in self.comparison.figures if each.name == name), None) if self.comparison else None
         )
         if figure is None:
-            return Case(title, skipped="too few rounds")
+            return Case(title, skipped="too few requests" if self.comparison else "too few rounds")
         if figure.verdict is Verdict.UNCLEAR:
-            return Case(title, _explain(figure) if self.fail_if_unclear else "", _explain(figure))
+            words = _explain(figure)
+            return Case(title, skipped=words, error=words if self.fail_if_unclear else "")
         _, a, b, ratio, interval, verdict = comparison_cells(figure)
         problem = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
         where = f"; {self.where}" if self.where else ""
@@ -209,19 +244,20 @@ class ComparisonOutcome:
 def judge_comparison(
     names: tuple[str, str],
     rounds: Sequence[tuple[Measured, Measured]],
-    least_effect: float,
+    rules: Rules | None = None,
     *,
-    strict: bool,
-    fail_if_unclear: bool,
     sides: tuple[Watched, ...] = (),
-    gates: tuple[Threshold, ...] = (),
     rows: tuple[float, float] = (1.0, 1.0),
     prices: tuple[Price, ...] = (),
+    interrupted: bool = False,
 ) -> ComparisonOutcome:
-    """Judge the rounds. `gates` apply to B. `rows` and `prices` are for the cost."""
-    pairs = [Round(a.blocks(), b.blocks()) for a, b in rounds]
-    comparison = compare(pairs, least_effect) if len(pairs) >= LEAST_ROUNDS else None
-    limits = {limit: None for each in rounds for measured in each for limit in judge_generator(measured, gates).limits}
+    """Judge the rounds. The gates apply to B. `rows` and `prices` are for the cost."""
+    rules = rules or Rules()
+    is_open = any(a.load.is_open for a, _ in rounds)
+    enough = len(rounds) >= LEAST_ROUNDS
+    comparison = compare([_round(*each) for each in rounds], rules.least_effect, is_open=is_open) if enough else None
+    runs = [measured for each in rounds for measured in each]
+    limits = {limit: None for measured in runs for limit in judge_generator(measured, rules.gates).limits}
     totals = tuple(
         SideTotal(letter, name, together(runs))
         for letter, name, runs in zip(SIDES, names, zip(*rounds, strict=True), strict=False)
@@ -231,38 +267,59 @@ def judge_comparison(
         rounds,
         comparison,
         tuple(limits),
-        strict,
-        fail_if_unclear,
+        rules.strict,
+        rules.fail_if_unclear,
         sides,
         totals,
-        gates=gate_results(gates, totals[1].measured) if totals else (),
-        accepted=_accepts_failures(gates, totals),
+        gates=rules.results(totals[1].measured) if totals else (),
+        accepted=_accepts_failures(rules.gates, totals),
         rows=rows,
         prices=prices,
+        interrupted=interrupted,
     )
+
+
+def _round(a: Measured, b: Measured) -> Round:
+    lines = [name for name in a.recorder.lines if name in b.recorder.lines]
+    return Round(_sample(a), _sample(b), {name: (_sample(a, name), _sample(b, name)) for name in lines})
+
+
+def _sample(measured: Measured, line: str | None = None) -> Sample:
+    tally = measured.total if line is None else measured.recorder.tally(line)
+    completed = round(measured.rate_per_s * measured.span_s)  # the rates of lines are not judged
+    return Sample(*tally.histogram.recorded(), completed, measured.span_s, tally.failures)
 
 
 def _accepts_failures(gates: tuple[Threshold, ...], totals: Sequence[SideTotal]) -> bool:
     of_errors = tuple(gate for gate in gates if gate.metric == "error_rate")
-    results = [result for side in totals for result in gate_results(of_errors, side.measured)]
+    results = [result for side in totals for result in Lines().results(of_errors, side.measured)]
     return bool(results) and not any(result.failed for result in results)
+
+
+_REMEDY = "run longer, increase --rounds, or set a larger --least-effect"
 
 
 def _explain(figure: Figure) -> str:
     if figure.scarce:
-        return f"{figure.name} of B is unclear: too few requests; run longer, or increase --rounds"
-    low, high = (100 * (end - 1) for end in (figure.ratio.low, figure.ratio.high))
-    return (
-        f"{figure.name} of B may be {100 * (figure.at_worst - 1):.0f} % worse "
-        f"(99 % interval {low:+.0f} % to {high:+.0f} %); run longer, increase --rounds, or set a larger --least-effect"
-    )
+        return f"{figure.name} of B is unclear: too few requests; {_REMEDY}"
+    return f"{figure.name} of B may be {_worse(figure)} worse, with 95 % confidence; {_REMEDY}"
+
+
+def _worse(figure: Figure) -> str:
+    return f"{100 * (figure.at_worst - 1):.3g} %"
 
 
 def comparison_cells(figure: Figure) -> list[str]:
     """Format the cells for a terminal: name, A, B, their ratio, its interval, verdict."""
     ratio = figure.ratio
-    values = [f"{value:,.1f}/s" if figure.name == "rate" else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
-    return [figure.name, *values, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", str(figure.verdict)]
+    values = [f"{value:,.1f}/s" if figure.name == RATE else f"{value / 1000:.2f} ms" for value in (ratio.a, ratio.b)]
+    name = f"{figure.part} of the requests" if figure.part else figure.name
+    return [name, *values, f"{ratio.ratio:.3f}", _interval(ratio), str(figure.verdict)]
+
+
+def _interval(ratio: Ratio) -> str:
+    # The interval of three rounds can span many powers of ten.
+    return f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio.high < _WIDE else f"{ratio.low:.2g} to {ratio.high:.2g}"
 
 
 def failure_cells(failures: Failures) -> list[str]:
@@ -280,4 +337,4 @@ def cost_cells(outcome: ComparisonOutcome) -> list[str]:
         return []
     costs = [three_significant(cost) for cost in (ratio.a, ratio.b)]
     name = f"{outcome.prices[0].currency} per million"
-    return [name, *costs, f"{ratio.ratio:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}", "-"]
+    return [name, *costs, f"{ratio.ratio:.3f}", _interval(ratio), "-"]

@@ -6,14 +6,22 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import (
+    EXIT_EVIDENCE,
+    EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_GENERATOR,
+    EXIT_INTERRUPTED,
+    first_of,
+)
 from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold
-from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.measurement.measured import Measured, together
+from tpuserve_loadtests.measurement.recorder import Summary, Tally
 from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.rendering.report import Case
+from tpuserve_loadtests.statistics.early_stopping import late_allowed
 from tpuserve_loadtests.statistics.median_interval import CONFIDENCE, MedianInterval, median_interval, values_needed
 
 # Latencies in milliseconds, and successful responses per second.
@@ -49,17 +57,28 @@ def interval_of(figure: str, runs: Sequence[Measured]) -> MedianInterval | None:
     return median_interval(values) if len(values) == len(runs) else None
 
 
-def gates_over(gates: Sequence[Threshold], runs: Sequence[Measured]) -> tuple[GateResult, ...]:
+def gates_over(gates: Sequence[Threshold], runs: Sequence[RunOutcome]) -> tuple[GateResult, ...]:
     """Judge gates on repeated runs. A gate fails if it is true of its figure, or if a run has no figure for it.
 
     The figure of a percentile, `mean` or `rate` is the median of the runs, which a single bad run does not move. The
     other figures are those of all requests together, so that no failure is lost.
     """
-    return tuple(GateResult.of(gate, _figure_over(gate, runs)) for gate in gates)
+    measured = [run.measured for run in runs]
+    of_gates = zip(gates, *(run.gates for run in runs), strict=True)
+    total = together(measured).total
+    return tuple(
+        GateResult.of(gate, _figure_over(gate, [each.figure for each in results], measured), _shortfall(gate, total))
+        for gate, *results in of_gates
+    )
 
 
-def _figure_over(gate: Threshold, runs: Sequence[Measured]) -> float | None:
-    found = [gate.figure(measured) for measured in runs]
+def _shortfall(gate: Threshold, total: Tally) -> str:
+    """Return the shortfall of the number of requests, because a bad run does not move the median."""
+    is_enough = gate.percentile and late_allowed(total.requests, gate.percentile) is not None
+    return "" if is_enough else gate.shortfall(total)
+
+
+def _figure_over(gate: Threshold, found: Sequence[float | None], runs: Sequence[Measured]) -> float | None:
     values = [value for value in found if value is not None]
     if not values or len(values) < len(found):
         return None
@@ -142,14 +161,21 @@ class RepetitionOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match: generator limit, failed gate, failed requests, not settled, success."""
-        if self.is_generator_limit:
-            return EXIT_GENERATOR
-        if any(result.failed for result in self.gates):
-            return EXIT_GATE
-        if not all(run.all_completed and run.all_correct for run in self.runs):
-            return EXIT_FAILED
-        return 0 if self.is_settled else EXIT_GENERATOR
+        return first_of(
+            [
+                EXIT_GENERATOR if self.is_generator_limit else 0,
+                EXIT_GATE if any(result.failed for result in self.gates) else 0,
+                0 if all(run.all_completed and run.all_correct for run in self.runs) else EXIT_FAILED,
+                EXIT_INTERRUPTED if self.interruption else 0,
+                0 if self.is_settled and not any(result.shortfall for result in self.gates) else EXIT_EVIDENCE,
+            ]
+        )
+
+    @property
+    def interruption(self) -> str:
+        """The number of complete runs until Ctrl-C or SIGTERM, in words; empty if neither ended the repetition."""
+        is_over = self.is_settled or len(self.runs) >= self.most or self.is_generator_limit
+        return "" if is_over else f"interrupted after {counted(len(self.runs), 'run')}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -178,7 +204,7 @@ class RepetitionOutcome:
         return [
             *(Case(name, "\n".join(dict.fromkeys(filter(None, found)))) for name, found in problems.items()),
             *(result.case for result in self.gates),
-            Case("the figure settled", "" if self.is_settled else self.statement),
+            Case("the figure settled", error="" if self.is_settled else self.interruption or self.statement),
         ]
 
 
@@ -190,7 +216,7 @@ def judge_repetition(
     extra_notes: tuple[str, ...] = (),
 ) -> RepetitionOutcome:
     """Judge repeated runs, whose own gates do not count."""
-    results = gates_over(gates, [run.measured for run in runs])
+    results = gates_over(gates, runs)
     return RepetitionOutcome(tuple(runs), results, settling, most, extra_notes)
 
 

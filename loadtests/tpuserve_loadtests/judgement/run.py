@@ -1,19 +1,28 @@
 """Outcome of a run: measurements, verdicts and exit code. The load generator may itself have limited the run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.judgement.exit_codes import (
+    EXIT_EVIDENCE,
+    EXIT_FAILED,
+    EXIT_GATE,
+    EXIT_GENERATOR,
+    EXIT_INTERRUPTED,
+    first_of,
+)
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.judgement.threshold import GateResult, Threshold, gate_results
+from tpuserve_loadtests.judgement.threshold import GateResult, Hopeless, Lines, Threshold, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.rendering.report import ANSWERED, GENERATOR, Case
+from tpuserve_loadtests.rendering.report import ANSWERED, ENDED, GENERATOR, Case
 from tpuserve_loadtests.requests.protocols import TITLES
+from tpuserve_loadtests.statistics.comparison import LEAST_EFFECT
 
 # A generator process can use one core. Above this use, the process probably limits the rate.
 BUSY_CORES: Final = 0.9
@@ -69,7 +78,7 @@ def judge_generator(measured: Measured, limits: Sequence[Threshold] = ()) -> Gen
     if dropped:
         reasons.append(f"{dropped:,} arrivals were dropped")
     least_ms = min((limit.value for limit in limits if limit.is_latency), default=0.0)
-    tolerance_ms = max(LATE_MS, LATE_SHARE * max(measured.total.percentile_ms(99) or 0.0, least_ms))
+    tolerance_ms = max(LATE_MS, LATE_SHARE * max((measured.total.histogram.percentile_us(99) or 0) / 1000, least_ms))
     if lag_ms is not None and lag_ms > tolerance_ms:
         idle = f", although it used only {max(measured.cores):.2f} cores; another process may have used its CPU"
         why = "" if reasons else idle
@@ -85,11 +94,41 @@ FROM_DUE = "latencies count from the scheduled time of a request, not from the t
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of a command, by which it judges all its loads.
+
+    `gates` are conditions of failure, and `lines` the lines that they select. With `strict`, a generator at its limit
+    fails the load. A difference or a drift of at least `least_effect` (0.05: 5 %) counts. With `fail_if_unclear`, one
+    that is neither certain nor excluded fails, too.
+    """
+
+    gates: tuple[Threshold, ...] = ()
+    lines: Lines = field(default_factory=Lines)
+    strict: bool = True
+    least_effect: float = LEAST_EFFECT
+    fail_if_unclear: bool = True
+
+    @property
+    def objectives(self) -> tuple[Threshold, ...]:
+        """The opposites of the gates."""
+        return tuple(gate.opposite for gate in self.gates)
+
+    def results(self, measured: Measured) -> tuple[GateResult, ...]:
+        return self.lines.results(self.gates, measured)
+
+    def watched(self, load: Load) -> tuple[Load, Hopeless]:
+        """Return the load, which then counts late responses, and the watcher that ends it once it cannot pass."""
+        load = replace(load, limits_us=limits_us(self.gates))
+        return load, Hopeless(self.gates, load)
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """A finished run with its verdicts. With `strict`, a generator at its limit fails the run.
 
-    `rows` is the mean number of rows per request. `watched` is the run with the server's metrics. `extra_notes` holds
-    notes from before the run. `price` is that of the server's machine, if known.
+    `rows` is the mean number of rows per request, or 0 if it is unknown. `watched` is the run with the server's
+    metrics. `extra_notes` holds notes from before the run. `price` is that of the server's machine, if known.
+    `broken` describes the errors of the code that sent the requests, and fails the run.
     """
 
     model: str
@@ -101,6 +140,7 @@ class RunOutcome:
     strict: bool = True
     extra_notes: tuple[str, ...] = ()
     price: Price | None = None
+    broken: str = ""
 
     @property
     def spending(self) -> Spending:
@@ -119,10 +159,11 @@ class RunOutcome:
     def all_completed(self) -> bool:
         """Whether the server answered all requests, or a gate on `error_rate` decides.
 
-        A wrong response counts as answered. The value is False without requests.
+        A wrong response counts as answered. The value is False without requests, unless an interrupt prevented them.
         """
         judged = any(result.gate.metric == "error_rate" for result in self.gates)
-        return self.total.requests > 0 and (judged or self.total.failures == self.total.wrong)
+        began = self.total.requests > 0 or bool(self.measured.interruption)
+        return began and (judged or self.total.failures == self.total.wrong)
 
     @property
     def all_correct(self) -> bool:
@@ -133,31 +174,41 @@ class RunOutcome:
         return replace(self, extra_notes=(*self.extra_notes, *notes))
 
     def condensed(self) -> "RunOutcome":
-        """Return the outcome without the run's windows, to save memory. The note on stability remains."""
+        """Return the outcome without the run's windows, to save memory. The notes about them remain."""
         condensed = replace(self, measured=self.measured.condensed(), watched=self.watched.condensed())
-        return condensed.with_notes((UNSETTLED,)) if self.measured.stable is False else condensed
+        unsettled = (UNSETTLED,) if self.measured.stable is False else ()
+        start = (self.measured.start_note,) if self.measured.start_note else ()
+        return condensed.with_notes((*unsettled, *start))
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match: generator limit, failed gate, failed requests, success."""
-        if self.generator.fails(strict=self.strict):
-            return EXIT_GENERATOR
-        if any(result.failed for result in self.gates):
-            return EXIT_GATE
-        return 0 if self.all_completed and self.all_correct else EXIT_FAILED
+        is_sound = self.all_completed and self.all_correct and not self.broken
+        has_began = self.total.requests > 0 or not self.measured.interruption
+        return first_of(
+            [
+                EXIT_GENERATOR if self.generator.fails(strict=self.strict) else 0,
+                EXIT_GATE if has_began and any(result.failed for result in self.gates) else 0,
+                0 if is_sound else EXIT_FAILED,
+                EXIT_INTERRUPTED if self.measured.interruption else 0,
+                EXIT_EVIDENCE if any(result.shortfall for result in self.gates) else 0,
+            ]
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
         measured = self.measured
-        notes = [measured.stopped] if measured.stopped else []
+        notes = [measured.interruption or measured.stopped] if measured.stopped else []
         if measured.recorder.unanswered:
             notes.append(f"{measured.recorder.unanswered:,} {GIVEN_UP}")
         notes += [f"{NOT_TRUSTED}: {limit}" for limit in self.generator.limits]
         if measured.stable is False:
             notes.append(UNSETTLED)
+        if measured.start_note:
+            notes.append(measured.start_note)
         if measured.load.is_open:
             notes.append(FROM_DUE)
-        notes += [note for note in (*self.extra_notes, self.watched.note) if note]
+        notes += _uneven_replicas(measured)
+        notes += [note for note in (self.broken, *self.extra_notes, self.watched.note) if note]
         return tuple(notes)
 
     @property
@@ -165,25 +216,42 @@ class RunOutcome:
         errors = "\n".join(f"{error.count} x {error.message}" for error in self.measured.recorder.errors())
         limits = "\n".join(self.generator.limits) if self.generator.fails(strict=self.strict) else ""
         return [
+            Case(ENDED, error=self.measured.interruption),
             Case(ANSWERED, "" if self.all_completed else errors or "no request was sent"),
-            *([Case("answers are right", "" if self.all_correct else errors)] if self.total.checked else []),
+            *(
+                [Case("answers are right", "" if self.all_correct else errors)]
+                if self.total.checked or self.total.wrong
+                else []
+            ),
             Case(GENERATOR, limits),
             *(result.case for result in self.gates),
         ]
 
 
+def _uneven_replicas(measured: Measured) -> list[str]:
+    """Return a note for each replica that answered less than half of an even share."""
+    answered = {line.name: line.requests - line.failures for line in measured.replicas()}
+    total = sum(answered.values())
+    return [
+        f"the replica {name} answered {count:,} of {total:,} requests, less than half of an even share"
+        for name, count in answered.items()
+        if count < total / len(answered) / 2
+    ]
+
+
 def judge_run(
     measured: Measured,
+    rules: Rules | None = None,
     *,
     model: str,
     rows: float,
-    gates: tuple[Threshold, ...] = (),
-    strict: bool = True,
     seen: Seen | None = None,
     extra_notes: tuple[str, ...] = (),
     price: Price | None = None,
+    broken: str = "",
 ) -> RunOutcome:
-    """Judge a run. `seen` holds the server's metrics, if a page was watched, and the energy."""
-    generator, results = judge_generator(measured, gates), gate_results(gates, measured)
-    watched = Watched.of(measured, seen or Seen())
-    return RunOutcome(model, rows, measured, generator, results, watched, strict, extra_notes, price)
+    """Judge a run. `seen` holds the server's metrics, if any, and the energy."""
+    rules = rules or Rules()
+    generator, watched = judge_generator(measured, rules.gates), Watched.of(measured, seen or Seen())
+    results = rules.results(measured)
+    return RunOutcome(model, rows, measured, generator, results, watched, rules.strict, extra_notes, price, broken)

@@ -24,9 +24,9 @@ from typing import Final
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load, RateProfile, Segment
-from tpuserve_loadtests.judgement.run import judge_generator
+from tpuserve_loadtests.judgement.run import Rules, judge_generator
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
+from tpuserve_loadtests.measurement.measured import INTERRUPTED
 from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_needed
 
 
@@ -51,22 +51,21 @@ def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
     """Return the result for a percentile (0 to 100), with a description."""
     allowed = late_allowed(sample.requests, percentile)
     words = f"{sample.late:,} of {sample.requests:,} late"
-    if allowed is None:
-        # Too few requests to show that the objective is kept can still show that it is missed.
-        words += ", too few requests for a verdict"
-    else:
+    if allowed is not None:
         words += f", {allowed:,} allowed"
         if sample.late <= allowed:
             return Answer.KEPT, words
+    # Too few requests to show that the objective is kept can still show that it is missed.
     in_time_allowed = late_allowed(sample.requests, 100 - percentile)
     if in_time_allowed is not None and sample.requests - sample.late <= in_time_allowed:
         return Answer.MISSED, words
-    return Answer.UNCLEAR, words
+    return Answer.UNCLEAR, words if allowed is not None else f"{words}, too few requests for a verdict"
 
 
 def is_objective(threshold: Threshold) -> bool:
     """Return whether a threshold is an upper limit on latency or error rate, and so an objective for any run."""
-    return threshold.metric != "rate" and not threshold.is_of_checks and threshold.relation in ("<", "<=")
+    is_shared = threshold.metric not in ("rate", "goodput") and not threshold.is_of_checks and not threshold.selector
+    return is_shared and threshold.relation in ("<", "<=")
 
 
 # The search halves a failing rate, down to this share of the first rate.
@@ -321,8 +320,7 @@ class Trials:
 
     run: Callable[[Load], Measured]
     base: Load
-    objectives: Sequence[Threshold]
-    trust_generator: bool = False
+    rules: Rules
     on_probe: Callable[[Probe, Measured], None] = lambda probe, measured: None
     probes: list[tuple[Probe, Measured]] = field(default_factory=list)
 
@@ -338,14 +336,16 @@ class Trials:
                 return self._probe(rate_per_s, Outcome.HOLDS, [words for _, words in answers], measured)
             missed = [words for answer, words in answers if answer is Answer.MISSED]
             if missed or measured.stopped:
-                return self._probe(rate_per_s, Outcome.FAILS, missed or [words for _, words in answers], measured)
-        return self._probe(rate_per_s, Outcome.FAILS, [words for _, words in answers], measured)
+                return self._probe(rate_per_s, Outcome.FAILS, missed or [measured.stopped], measured)
+        unclear = [words for answer, words in answers if answer is Answer.UNCLEAR]
+        reasons = [*unclear, f"not shown to hold in {_RUNS} runs"]
+        return self._probe(rate_per_s, Outcome.FAILS, reasons, measured)
 
     def _measure(self, load: Load) -> Measured:
         """Run a load, again if another process disturbed the generator."""
         for _ in range(_TAKES):
             measured = self.run(load)
-            if _is_interrupted(measured) or not judge_generator(measured, self.objectives).was_disturbed:
+            if _is_interrupted(measured) or not judge_generator(measured, self.rules.gates).was_disturbed:
                 break
         self.check(measured)
         return measured
@@ -357,21 +357,21 @@ class Trials:
     def _answers(self, measured: Measured, samples: dict[Threshold, Sample]) -> list[tuple[Answer, str]]:
         """Return the result of each objective. Add the run to the `samples` of percentiles, which decide about them."""
         answers = []
-        for gate in self.objectives:
+        for gate in self.rules.objectives:
             if gate.percentile is not None:
                 total = measured.total
-                sample = Sample(total.requests, total.failures + total.histogram.count_above(gate.value * 1000))
+                sample = Sample(total.requests, total.late(gate.value))
                 samples[gate] = samples.get(gate, Sample(0, 0)) + sample
                 answer, words = judge(samples[gate], gate.percentile)
             else:
-                figure = gate.figure(measured)
+                figure = gate.figure(measured.whole)
                 is_kept = figure is not None and gate.is_true_of(figure)
                 answer, words = Answer.KEPT if is_kept else Answer.MISSED, gate.show(figure)
             answers.append((answer, f"{gate}: {words}"))
         return answers
 
     def _load(self, rate_per_s: float) -> Load:
-        percentiles = [gate.percentile for gate in self.objectives if gate.percentile is not None]
+        percentiles = [gate.percentile for gate in self.rules.gates if gate.percentile is not None]
         fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
         seconds = max(self.base.seconds, 1.1 * fewest / rate_per_s)
         # Every trial has different arrivals, so that the result does not depend on a single sequence.
@@ -386,8 +386,8 @@ class Trials:
         errors = measured.recorder.errors()
         if errors and measured.total.failures == measured.total.requests:
             raise NothingAnswered(f"all {counted(measured.total.requests, 'request')} failed: {errors[0].message}")
-        verdict = judge_generator(measured, self.objectives)
-        if verdict.fails(strict=not self.trust_generator):
+        verdict = judge_generator(measured, self.rules.gates)
+        if verdict.fails(strict=self.rules.strict):
             raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
 
     def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
@@ -401,4 +401,4 @@ class Trials:
 
 
 def _is_interrupted(measured: Measured) -> bool:
-    return measured.stopped == STOPPED_EARLY
+    return measured.stopped == INTERRUPTED

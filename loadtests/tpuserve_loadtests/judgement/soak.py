@@ -1,20 +1,26 @@
 """Drift of a server over hours of load (slower, failing, or growing in memory), and the outcome of a soak.
 
 A figure drifts if its trend is significant, large enough over the soak, and continues. Memory that grows only while
-caches fill does not drift. A separate trend of the second half detects drifts that start late.
+caches fill does not drift. A separate trend of the second half detects drifts that start late. A figure has changed if
+some segments have another level, or if single segments are far worse than the median.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.run import UNSETTLED, RunOutcome
+import numpy as np
+
+from tpuserve_formats.counted import counted
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, first_of
+from tpuserve_loadtests.judgement.run import UNSETTLED, Rules, RunOutcome
 from tpuserve_loadtests.measurement.measured import Segment, Segments
 from tpuserve_loadtests.rendering.report import Case
 from tpuserve_loadtests.rendering.scales import MIB
+from tpuserve_loadtests.statistics.changes import find_bad, find_level
 from tpuserve_loadtests.statistics.comparison import LEAST_EFFECT
 from tpuserve_loadtests.statistics.trend import LEAST_VALUES, Trend, find_trend
 
@@ -24,12 +30,18 @@ CONFIDENCE: Final = 0.9995
 _GOES_ON: Final = 0.5
 # A figure is unclear if its interval includes a deterioration of this many least changes.
 _UNCLEAR_FROM: Final = 10
+# A single segment is bad from this factor of the median on, or from this share of failures above it.
+_BAD_FACTOR: Final = 2.0
+_BAD_SHARE: Final = 0.01
+# Numbers of bad segments that a report lists.
+_SHOWN: Final = 8
 _HOUR_S: Final = 3600.0
 
 
 class Course(StrEnum):
     STEADY = "steady"
     DRIFTING = "drifting"
+    CHANGED = "changed"  # some segments are certainly worse than the others
     SETTLED = "settled"  # worse at first, then stable
     BETTER = "better"
     UNCLEAR = "unclear"  # no trend is certain, but a large one is possible
@@ -62,7 +74,10 @@ FIGURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The result for a figure: its median, and its change per hour with a confidence interval."""
+    """The result for a figure: its median, and its change per hour with a confidence interval.
+
+    If the figure changed, `change` describes the worse segments, and `at_s` is the start of each period of them.
+    """
 
     figure: Figure
     course: Course
@@ -70,6 +85,8 @@ class Drift:
     per_hour: float | None
     low: float | None
     high: float | None
+    change: str = ""
+    at_s: tuple[float, ...] = ()
 
     @property
     def share_per_hour(self) -> float | None:
@@ -83,7 +100,59 @@ def judge_drift(segments: Sequence[Segment], *, is_open: bool, least_effect: flo
     A smaller change of latencies and rate than `least_effect` over all segments does not count (0.05: 5 %).
     """
     watched = [figure for figure in FIGURES if not (is_open and figure.name == "rate_per_s")]
-    return tuple(_judge(figure, segments, least_effect) for figure in watched)
+    return tuple(
+        _with_change(_judge(figure, segments, least_effect), segments, least_effect)
+        if figure.name != "memory_bytes"  # it rises in steps while caches fill
+        else _judge(figure, segments, least_effect)
+        for figure in watched
+    )
+
+
+def _with_change(drift: Drift, segments: Sequence[Segment], least_effect: float) -> Drift:
+    """Return the result of a figure that changed, if a level or single segments explain it better than the trend."""
+    figure = drift.figure
+    known = [(number, one) for number, one in enumerate(segments, 1) if getattr(one, figure.name) is not None]
+    values = [float(getattr(one, figure.name)) for _, one in known]
+    if figure.relative:
+        if min(values, default=0.0) <= 0:
+            return drift
+        values = [figure.direction * math.log(value) for value in values]
+    of = f"of {len(segments)}"
+    level = find_level(values, math.log1p(least_effect) if figure.least is None else figure.least)
+    if level and level.start == 0:
+        # The server became faster: judge the segments since then.
+        known, values, level = known[level.end :], values[level.end :], None
+    if level and (drift.course is not Course.DRIFTING or level.residual < _residual_of_line(values)):
+        (first, start), (last, end) = known[level.start], known[level.end - 1]
+        place = f"from segment {first} {of} on (at {_clock(start.start_s)})"
+        if level.end < len(known):
+            place = (
+                f"in segments {first} to {last} {of} ({_clock(start.start_s)} to {_clock(end.at_s + end.seconds / 2)})"
+            )
+        words = f"{TITLES[figure.name]} {_size(figure, level.rise)} {place}"
+        return replace(drift, course=Course.CHANGED, change=words, at_s=(start.start_s,))
+    bad = find_bad(values, math.log(_BAD_FACTOR) if figure.relative else _BAD_SHARE)
+    if not bad or drift.course is Course.DRIFTING:
+        return drift
+    size = _size(figure, median(values[at] for at in bad) - median(values))
+    numbers = ", ".join(str(known[at][0]) for at in bad[:_SHOWN]) + (", …" if len(bad) > _SHOWN else "")
+    words = f"{TITLES[figure.name]} {size} in {counted(len(bad), 'segment')} {of} (segment {numbers})"
+    return replace(drift, course=Course.CHANGED, change=words, at_s=tuple(known[at][1].start_s for at in bad))
+
+
+def _residual_of_line(values: Sequence[float]) -> float:
+    places = range(len(values))
+    return float(np.square(np.asarray(values) - np.polyval(np.polyfit(places, values, 1), places)).sum())
+
+
+def _size(figure: Figure, rise: float) -> str:
+    if not figure.relative:
+        return f"rose by {100 * rise:.3g} points"
+    return f"{'rose' if figure.direction > 0 else 'fell'} to {math.exp(figure.direction * rise):.3g} times"
+
+
+def _clock(at_s: float) -> str:
+    return f"{at_s / 60:.3g} min" if at_s >= 60 else f"{at_s:.3g} s"
 
 
 def _judge(figure: Figure, segments: Sequence[Segment], least_effect: float) -> Drift:
@@ -135,7 +204,7 @@ def _second_half(times: list[float], figures: list[float]) -> Trend:
 
 _UNITS = {"p50_ms": " ms", "p99_ms": " ms", "error_rate": " %", "memory_bytes": " MiB", "rate_per_s": "/s"}
 _SCALES = {"error_rate": 100.0, "memory_bytes": 1 / MIB}
-_TITLES = {
+TITLES = {
     "p50_ms": "p50",
     "p99_ms": "p99",
     "error_rate": "failures",
@@ -165,28 +234,27 @@ class SoakOutcome:
 
     @property
     def verdict(self) -> str:
-        """`drifting`, `unclear`, `steady`, or `unknown` after too few segments."""
+        """`drifting`, `changed`, `unclear`, `steady`, or `unknown` after too few segments."""
         courses = {drift.course for drift in self.drifts}
-        for course in (Course.DRIFTING, Course.UNCLEAR):
+        for course in (Course.DRIFTING, Course.CHANGED, Course.UNCLEAR):
             if course in courses:
                 return str(course)
         return "steady" if courses - {Course.UNKNOWN} else "unknown"
 
     @property
-    def exit_code(self) -> int:
-        """The run's exit code, or the code of a failed gate if the server drifts.
+    def is_worse(self) -> bool:
+        return self.verdict in (Course.DRIFTING, Course.CHANGED)
 
-        An unclear verdict has the code of comparisons without a verdict, if it fails the soak. An unknown verdict is a
-        failure.
-        """
-        of_run = self.run.exit_code
-        if of_run == EXIT_GENERATOR or self.verdict == "steady":
-            return of_run
-        if self.verdict == "drifting":
-            return EXIT_GATE
-        if self.verdict == "unclear":
-            return of_run or (EXIT_GENERATOR if self.fail_if_unclear else 0)
-        return of_run or EXIT_FAILED
+    @property
+    def exit_code(self) -> int:
+        is_unclear = self.verdict == "unknown" or (self.verdict == "unclear" and self.fail_if_unclear)
+        return first_of(
+            [
+                self.run.exit_code,
+                EXIT_GATE if self.is_worse else 0,
+                EXIT_EVIDENCE if is_unclear else 0,
+            ]
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -200,7 +268,7 @@ class SoakOutcome:
         hours = shown_hours(self)
         return [
             *self.run.cases,
-            Case("it is long enough to tell", problem),
+            Case("it is long enough to tell", error=problem),
             *(_case(drift, hours, self.fail_if_unclear) for drift in self.drifts),
         ]
 
@@ -209,20 +277,19 @@ def judge_soak(
     run: RunOutcome,
     segments: Segments,
     planned: int,
-    least_effect: float,
-    *,
-    fail_if_unclear: bool = True,
+    rules: Rules | None = None,
     unwatched: str = "",
 ) -> SoakOutcome:
-    drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=least_effect)
-    return SoakOutcome(run, segments.done, planned, drifts, fail_if_unclear, unwatched)
+    rules = rules or Rules()
+    drifts = judge_drift(segments.done, is_open=run.measured.load.is_open, least_effect=rules.least_effect)
+    return SoakOutcome(run, segments.done, planned, drifts, rules.fail_if_unclear, unwatched)
 
 
 def verdict_line(report: SoakOutcome) -> str:
     if report.verdict == "unknown":
         return f"Inconclusive: {len(report.segments)} of the {LEAST_VALUES} segments that a trend needs"
-    for course, words in ((Course.DRIFTING, "Drifting"), (Course.UNCLEAR, "Inconclusive")):
-        if found := [_TITLES[drift.figure.name] for drift in report.drifts if drift.course is course]:
+    for course, words in ((Course.DRIFTING, "Drifting"), (Course.CHANGED, "Changed"), (Course.UNCLEAR, "Inconclusive")):
+        if found := [TITLES[drift.figure.name] for drift in report.drifts if drift.course is course]:
             return f"{words}: {', '.join(found)}"
     return "Steady"
 
@@ -233,6 +300,8 @@ def verdict_cause(report: SoakOutcome) -> str:
     decisive = [drift for drift in known if drift.course in (Course.DRIFTING, Course.UNCLEAR)]
     if report.verdict == "unknown" or not known:
         return ""
+    if report.verdict == "changed":
+        return "; ".join(drift.change for drift in known if drift.change)
     if report.verdict == "unclear":
         return f"{_change(decisive[0], report)} is too uncertain; run longer, or use more requests per segment"
     if decisive:
@@ -276,12 +345,13 @@ def drift_cells(drift: Drift, hours: float) -> list[str]:
     texts = ["-" if each is None else f"{100 * each:+.3g}" for each in changes]
     change = "-" if changes[0] is None else texts[0] + unit
     interval = "-" if changes[0] is None else f"{texts[1]} to {texts[2]}"
-    return [_TITLES[name], middle, change, interval, str(drift.course)]
+    return [TITLES[name], middle, change, interval, str(drift.course)]
 
 
 def _case(drift: Drift, hours: float, fail_if_unclear: bool) -> Case:
     title, middle, change, interval, course = drift_cells(drift, hours)
-    problem = f"{title} is {course}: {change} {_span(hours)} ({interval}), median {middle}"
-    failing = (Course.DRIFTING, Course.UNCLEAR) if fail_if_unclear else (Course.DRIFTING,)
+    problem = drift.change or f"{title} is {course}: {change} {_span(hours)} ({interval}), median {middle}"
+    name, is_error = f"{title} does not drift", drift.course is Course.UNCLEAR and fail_if_unclear
     skipped = {Course.UNKNOWN: "too few values", Course.UNCLEAR: problem}
-    return Case(f"{title} does not drift", problem if drift.course in failing else "", skipped.get(drift.course, ""))
+    is_worse = drift.course in (Course.DRIFTING, Course.CHANGED)
+    return Case(name, problem if is_worse else "", skipped.get(drift.course, ""), error=problem if is_error else "")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tpuserve_loadtests.judgement.exit_codes import first_of
 from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.monitoring.watched import changes
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second
@@ -40,7 +41,7 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        return max(step.exit_code for step in self.steps)
+        return first_of(step.exit_code for step in self.steps)
 
     @property
     def best(self) -> RunOutcome:

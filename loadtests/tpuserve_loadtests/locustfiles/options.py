@@ -1,152 +1,129 @@
-"""Options for requests and addresses on Locust's command line. Locust's web page shows them as fields, too."""
+"""Options of `tpuserve loadtest run` on Locust's command line. Locust's web page shows most of them as fields."""
 
-from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from argparse import SUPPRESS, Action, ArgumentError, Namespace
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
-from tpuserve_loadtests.arrivals.duration import parse_duration
-from tpuserve_loadtests.cli.access import OF_TLS, is_secure
-from tpuserve_loadtests.cli.options import (
-    ADDRESS_VARIABLE,
-    DEFAULT_GRPC,
-    DEFAULT_REST,
-    HEADER,
-    KEY_VARIABLE,
-    AccessOptions,
-    MeasuredServerOptions,
-    ModelOptions,
-    RequestOptions,
-    TrafficOptions,
-    VersionOptions,
-)
-from tpuserve_loadtests.requests.protocols import Port
+import click
 
-_ADDRESSES: Final[Mapping[Port, tuple[str, str, str]]] = {
-    "grpc": ("--grpc", "grpc_address", DEFAULT_GRPC),
-    "rest": ("--rest", "rest_url", DEFAULT_REST),
+from tpuserve_loadtests.cli import commands
+from tpuserve_loadtests.cli.access import OF_TLS, explicit_names, is_secure, parse_protocol
+from tpuserve_loadtests.cli.command import THRESHOLDS, filled
+from tpuserve_loadtests.cli.options import AccessOptions
+from tpuserve_loadtests.requests.protocols import TITLES, Port, Protocol, port_of
+
+_OF_RUN: Final = {option.name or "": option for option in commands.run.params if isinstance(option, click.Option)}
+# The options by name. Locust's web page has a field for each text.
+_TEXTS: Final = "timeout connections ca cert key tls_server_name api_key_file"
+_OTHERS: Final = "headers allow_plaintext_key gates objectives generator_limit json_file html junit"
+# Options of requests by name, for the class whose model is on the command line.
+OF_REQUESTS: Final = "version label signature_name rows lengths input_file recorded recorded_model scenario"
+# Flags instead of those that Locust uses itself.
+_FLAGS: Final = {
+    "timeout": "--request-timeout",
+    "version": "--model-version",
+    "label": "--model-label",
+    "json_file": "--tpuserve-json",
+    "html": "--tpuserve-html",
+    "junit": "--tpuserve-junit",
 }
-# Flag, name of the value in `tpuserve loadtest`, and help. Locust itself uses --version.
-_TEXTS: Final = (
-    ("--model", "model", "Model that receives the requests."),
-    ("--model-version", "version", "Version of the model (default: the latest)."),
-    ("--model-label", "label", "Label of a version."),
-    ("--signature", "signature_name", "Signature to call (default: serving_default)."),
-    ("--rows", "rows", "Rows per request: 8, 1:0.7,8:0.3, 1..16, poisson(4)."),
-    ("--length", "length", "Length of random inputs' free dimensions except the first: 64, 16..128."),
-    ("--input", "input_file", "File of inputs: .npz, .npy or .json (default: random inputs)."),
-    ("--recorded", "recorded_file", "Recorded requests: the server's request log, or a warm-up file."),
-    ("--recorded-model", "recorded_model", "Model whose recorded requests are sent."),
-    ("--scenario", "scenario", "YAML file with weighted models, instead of --model."),
-    ("--request-timeout", "request_timeout", "Timeout of a request (default: 30s)."),
-    ("--ca", "ca", "PEM file of trusted authorities (default: the system's)."),
-    ("--cert", "cert", "PEM file of the client certificate."),
-    ("--key", "key", "PEM file of the client certificate's key."),
-    ("--tls-server-name", "tls_server_name", "Name in the server's certificate (default: the host)."),
-    ("--api-key-file", "api_key_file", f"File of an API key (default: the key in {KEY_VARIABLE})."),
+NO_HOST: Final = (
+    "You must specify the base host. Set --host, the variable LOCUST_HOST, the host field of the web page, or the "
+    "attribute host of the user class: grpc://HOST:8500 or http://HOST:8501."
 )
 
 
-def add_options(parser: Any, ports: Sequence[Port]) -> None:  # noqa: ANN401  Locust ships no annotations
-    for port in ports:
-        flag, name, default = _ADDRESSES[port]
-        parser.add_argument(flag, dest=name, default=None, help=f"Address (default: {ADDRESS_VARIABLE}, or {default}).")
-    for flag, name, help_text in _TEXTS:
-        parser.add_argument(flag, dest=name, default=None, help=help_text)
-    parser.add_argument(
-        HEADER,
-        dest="headers",
-        action="append",
-        default=[],
-        include_in_web_ui=False,
-        help="Header and gRPC metadata of every request, 'NAME: VALUE' or @FILE; ${VARIABLE} is from the environment.",
-    )
-    parser.add_argument(
-        "--allow-plaintext-key",
-        action="store_true",
-        include_in_web_ui=False,
-        help="Send the key without TLS to other machines, where others may read it.",
-    )
-    parser.add_argument(
-        "--fail-if",
-        dest="gates",
-        nargs="*",
-        default=[],
-        include_in_web_ui=False,
-        help="Exit with 99 if a gate is true: 'p99>20ms', 'error_rate>0.1%%', 'rate<500'.",
-    )
-    parser.add_argument(
-        "--generator-limit",
-        choices=["fail", "note"],
-        default="fail",
-        include_in_web_ui=False,
-        help="Consequence if Locust was the limit: exit code 98, or a note.",
-    )
+class _SetHost(Action):
+    """Error for the address options of `tpuserve loadtest`, because Locust's own option sets the target."""
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise ArgumentError(self, "Set the address with Locust's --host: grpc://HOST:8500 or http://HOST:8501.")
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteOptions(TrafficOptions):
-    """The options of `tpuserve loadtest run` that also apply under Locust."""
+def add_options(parser: Any) -> None:  # noqa: ANN401  Locust ships no annotations
+    """Add the options of the server and of the result to Locust's parser."""
+    parser.add_argument("--grpc", "--rest", action=_SetHost, help=SUPPRESS, include_in_web_ui=False)
+    add_texts(parser, _TEXTS)
+    for option in map(_OF_RUN.__getitem__, _OTHERS.split()):
+        kind: dict[str, Any] = {"metavar": option.metavar}  # arguments of several types
+        if option.is_flag:
+            kind = {"action": "store_true"}
+        elif isinstance(option.type, click.Choice):
+            kind = {"choices": option.type.choices, "default": option.default}
+        elif option.multiple:
+            takes_several = option.opts[0] in THRESHOLDS
+            kind = {"nargs": "*", "default": []} if takes_several else {"action": "append", "default": []}
+        parser.add_argument(_flag(option), dest=_place(option), include_in_web_ui=False, help=_help(option), **kind)
 
-    gates: tuple[str, ...] = ()
+
+def add_texts(parser: Any, names: str) -> None:  # noqa: ANN401
+    """Add the options of `run` with these names as texts, which also have fields on Locust's web page."""
+    for option in map(_OF_RUN.__getitem__, names.split()):
+        parser.add_argument(_flag(option), dest=_place(option), default=None, help=_help(option))
 
 
-def suite_options(values: Namespace, ports: Sequence[Port]) -> SuiteOptions:
-    """Convert Locust's parsed options. Raises ValueError for an invalid value."""
-    texts: dict[str, str | None] = {name: getattr(values, name, None) or None for _, name, _ in _TEXTS}
-    version, addresses = texts["version"], (_address(values, "grpc_address"), _address(values, "rest_url"))
-    if version is not None and not version.isdigit():
-        raise ValueError(f"--model-version: {version!r} is not a number")
-    if not is_secure(addresses) and any(texts[name] for name in OF_TLS):
-        raise ValueError(
+def _flag(option: click.Option) -> str:
+    return _FLAGS.get(option.name or "", option.opts[0])
+
+
+def _place(option: click.Option) -> str:
+    """Return the name of the value in Locust's parsed options."""
+    return _flag(option).removeprefix("--").replace("-", "_")
+
+
+def _help(option: click.Option) -> str:
+    return (option.help or "").replace("%", "%%")
+
+
+def parsed(values: Namespace, *arguments: str) -> tuple[commands.RunOptions, set[str]]:
+    """Convert Locust's parsed options, after further `arguments` of `tpuserve loadtest run`.
+
+    Returns the options, and the names of those that the user set. Raises usage errors.
+    """
+    line = list(arguments)
+    for option in map(_OF_RUN.__getitem__, f"{_TEXTS} {_OTHERS} {OF_REQUESTS}".split()):
+        value = getattr(values, _place(option), None)
+        if option.is_flag:
+            line += [option.opts[0]] if value else []
+        else:
+            each = value if isinstance(value, list) else [value] if value else []
+            line += [text for one in each for text in (option.opts[0], one)]
+    if model := getattr(values, "model", None):
+        line += ["--", model]
+    try:
+        context = commands.run.make_context("locust", line)
+    except click.BadParameter as error:
+        if isinstance(error.param, click.Option):
+            error.param_hint = f"'{_flag(error.param)}'"
+        raise
+    return filled(commands.RunOptions, context.params), explicit_names(context)
+
+
+def addresses_of(host: str) -> dict[Protocol, str]:
+    """Return the address of each protocol in a host: one address, or one for gRPC and one for REST with a comma.
+
+    Raises a usage error for an invalid address, for two addresses of a port, and for an empty text.
+    """
+    if not host.strip():
+        raise click.UsageError(NO_HOST)
+    found: dict[Port, Protocol] = {}
+    addresses: dict[Protocol, str] = {}
+    for text in map(str.strip, host.split(",")):
+        protocol = parse_protocol(text, "--host")
+        port = port_of(protocol)
+        if port in found:
+            raise click.BadParameter(
+                f"{host!r} has two {TITLES[port]} addresses. Set one address, or one for gRPC and one for REST.",
+                param_hint="--host",
+            )
+        found[port] = protocol
+        addresses[protocol] = text
+    return addresses
+
+
+def check_certificates(options: AccessOptions, addresses: Mapping[Protocol, str]) -> None:
+    """Raise a usage error for a certificate option without an address that uses TLS."""
+    if not is_secure(addresses.values()) and any(getattr(options, name) for name in OF_TLS):
+        raise click.UsageError(
             "certificate options have no effect without an address with TLS: grpcs://HOST:PORT or https://…"
         )
-    return SuiteOptions(
-        ModelOptions(texts["model"], _path(texts["scenario"])),
-        MeasuredServerOptions(
-            *addresses,
-            AccessOptions(
-                _path(texts["ca"]),
-                _path(texts["cert"]),
-                _path(texts["key"]),
-                texts["tls_server_name"],
-                tuple(values.headers),
-                _path(texts["api_key_file"]),
-                values.allow_plaintext_key,
-            ),
-            ports[0] if len(ports) == 1 else "both",
-        ),
-        VersionOptions(None if version is None else int(version), texts["label"]),
-        RequestOptions(
-            rows=texts["rows"],
-            lengths=(texts["length"],) if texts["length"] else (),
-            input_file=_path(texts["input_file"]),
-            recorded=tuple(filter(None, [_path(texts["recorded_file"])])),
-            recorded_model=texts["recorded_model"],
-            signature_name=texts["signature_name"],
-            timeout=parse_duration(texts["request_timeout"] or "30s"),
-        ),
-        tuple(values.gates),
-    )
-
-
-def explicit_names(values: Namespace, options: SuiteOptions) -> set[str]:
-    """Return the names of given values that a scenario can also set."""
-    values_set = {
-        "grpc_address": options.server.grpc_address,
-        "rest_url": options.server.rest_url,
-        "gates": options.gates,
-    }
-    return {name for name, value in {**values_set, "timeout": values.request_timeout}.items() if value}
-
-
-def _address(values: Namespace, name: str) -> str | None:
-    address: str | None = getattr(values, name, None)
-    return address
-
-
-def _path(text: str | None) -> Path | None:
-    if text is not None and not Path(text).is_file():
-        raise ValueError(f"file {text} does not exist")
-    return None if text is None else Path(text)

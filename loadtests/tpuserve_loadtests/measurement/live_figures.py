@@ -12,7 +12,8 @@ RECENT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LiveFigures:
-    """Figures of the `seconds` before a moment. Latencies are milliseconds of successful requests, or None without any.
+    """Figures of the `seconds` before a moment. Latencies are milliseconds of all requests, or None
+    if they fall among failed ones.
 
     `rate_per_s` counts successful responses.
     """
@@ -45,6 +46,8 @@ class LivePeriod:
 
 def _figures(since_s: float, before: Counts, now_s: float, now: Counts) -> LiveFigures:
     seconds = now_s - since_s
-    successes = (now.requests - now.failures) - (before.requests - before.failures)
+    failures = now.failures - before.failures
+    successes = now.requests - before.requests - failures
     latencies = now.latencies.since(before.latencies)
-    return LiveFigures(seconds, successes / seconds, latencies.percentile_ms(50), latencies.percentile_ms(99))
+    p50_ms, p99_ms = (latencies.percentile_ms(percent, failures) for percent in (50, 99))
+    return LiveFigures(seconds, successes / seconds, p50_ms, p99_ms)

@@ -1,13 +1,15 @@
 """A finished run and its figures, its windows in order, and the segments of a long load."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.recorder import Recorder, Summary, Tally, Window
-from tpuserve_loadtests.statistics.comparison import Block
+from tpuserve_loadtests.statistics.warm_up import windows_to_drop
 
 # perf_analyzer's criterion of a stable run: its last three windows agree within 10 %.
 _LAST: Final = 3
@@ -15,8 +17,8 @@ _TOLERANCE: Final = 0.10
 # The stability check compares fifths of a run, because windows of a few requests differ by chance.
 _PARTS = 5
 LATENCY_NAMES: Final = ("p50", "p90", "p95", "p99", "p99.9", "max")
-# Value of `stopped` for a run that an interrupt or a gate ended.
-STOPPED_EARLY: Final = "stopped early"
+# Value of `stopped` for a run that Ctrl-C or SIGTERM ended.
+INTERRUPTED: Final = "interrupted"
 
 _Record = TypeVar("_Record", "Stretch", "Segment")
 
@@ -43,6 +45,15 @@ class Measured:
         return self.recorder.tally()
 
     @property
+    def interruption(self) -> str:
+        """When Ctrl-C or SIGTERM ended the run, such as `interrupted after 4 of 60 s`; empty if neither did."""
+        if self.stopped != INTERRUPTED:
+            return ""
+        if self.load.requests:
+            return f"{INTERRUPTED} after {self.total.requests:,} of {counted(self.load.requests, 'request')}"
+        return f"{INTERRUPTED} after {self.span_s:.3g} of {self.load.seconds:g} s"
+
+    @property
     def rate_per_s(self) -> float:
         """Successful responses in the measured time, per second."""
         return self._rate(*self.recorder.lines)
@@ -54,8 +65,8 @@ class Measured:
 
     @property
     def wrong_rate(self) -> float | None:
-        """The share of checked responses that were wrong, or None if no response was checked."""
-        return self.total.wrong / self.total.checked if self.total.checked else None
+        """The share of wrong responses, as in Tally."""
+        return self.total.wrong_rate
 
     @property
     def stable(self) -> bool | None:
@@ -69,13 +80,7 @@ class Measured:
             return None
         parts = [windows[start : start + size] for start in range(0, size * _PARTS, size)]
         rates = [float(sum(window.completed.total() for window in part)) for part in parts]
-        medians: list[float | None] = []
-        for part in parts:
-            merged = Tally()
-            for window in part:
-                for tally in window.tallies.values():
-                    merged.add(tally)
-            medians.append(merged.percentile_ms(50))
+        medians = [self._merged(part).percentile_ms(50) for part in parts]
         found = (is_stable(medians), self.load.is_open or is_stable(rates))
         return None if None in found else all(found)
 
@@ -83,21 +88,81 @@ class Measured:
         """Return the run with its totals but without its windows, to save memory."""
         return replace(self, recorder=self.recorder.condensed())
 
+    @cached_property
+    def slow_start_s(self) -> float:
+        """The seconds at the start that differ from the rest in mean latency; 0 if there are none or they are unknown.
+
+        A rate that changes has no start that differs from the rest without a reason.
+        """
+        is_level = not self.load.trace and (self.load.profile is None or self.load.profile.is_level)
+        # The windows of merged segments overlay each other.
+        is_merged = self.span_s > self.load.seconds
+        if self.stopped or is_merged or not is_level:
+            return 0.0
+        windows = [self._merged([window]).histogram.mean_us() for window in self._complete_windows()]
+        return windows_to_drop(windows) * self.recorder.window_s
+
+    @cached_property
+    def settled(self) -> "Measured":
+        """The run without its slow start, for latencies."""
+        if not self.slow_start_s:
+            return self
+        recorder = copy(self.recorder)
+        recorder.windows = recorder.windows[round(self.slow_start_s / recorder.window_s) :]
+        return replace(self, recorder=recorder, span_s=self.span_s - self.slow_start_s)
+
+    @property
+    def start_note(self) -> str:
+        """The note on the slow start, or an empty string."""
+        if not self.slow_start_s:
+            return ""
+        first = self._merged(self.recorder.windows[: round(self.slow_start_s / self.recorder.window_s)])
+        means = [(tally.histogram.mean_us() or 0) / 1000 for tally in (first, self.settled.total)]
+        span = f"the first {self.slow_start_s:.3g} s of {self.span_s:.3g} s"
+        change = f"mean {means[0]:.3g} ms, then {means[1]:.3g} ms"
+        return f"{span} differ ({change}); gates on percentiles and the mean omit them"
+
+    @staticmethod
+    def _merged(windows: Sequence[Window]) -> Tally:
+        merged = Tally()
+        for tally in (tally for window in windows for tally in window.tallies.values()):
+            merged.add(tally)
+        return merged
+
+    @property
+    def whole(self) -> "Part":
+        return Part("", self.total, self.span_s, self.rate_per_s)
+
+    def part(self, name: str, lines: Sequence[str]) -> "Part":
+        """Return the requests of some lines of the table."""
+        merged = Tally()
+        for line in lines:
+            merged.add(self.recorder.tally(line))
+        return Part(name, merged, self.span_s, self._rate(*lines))
+
+    def steps(self) -> list["Part"]:
+        """Return the steps of a stepped rate that began, or none for another load and for a condensed run."""
+        names, windows = self.load.steps, self.recorder.windows
+        size = len(windows) // len(names) if names else 0
+        found = []
+        for number in range(len(names) if size else 0):
+            own = windows[number * size : (number + 1) * size]
+            merged = self._merged(own)
+            seconds = size * self.recorder.window_s
+            completed = sum(window.completed.total() for window in own)
+            found.append(Part(names[number], merged, seconds, completed / seconds))
+        return [part for part in found if part.tally.requests]
+
     def lines(self) -> list[Summary]:
         names = self.recorder.lines
         return [self.recorder.tally(name).summary(name, self._rate(name)) for name in names]
 
-    def blocks(self) -> tuple[Block, ...]:
-        """Return the windows with complete measurements, for resampling."""
-        window_s = self.recorder.window_s
-        found = []
-        for window in self._complete_windows():
-            merged = Tally()
-            for tally in window.tallies.values():
-                merged.add(tally)
-            completed, (values, counts) = window.completed.total(), merged.histogram.recorded()
-            found.append(Block(values, counts, completed, window_s, merged.failures))
-        return tuple(found)
+    def replicas(self) -> list[Summary]:
+        """Return the figures of each replica, or an empty list for a single one."""
+        return [
+            tally.summary(address, (tally.requests - tally.failures) / max(self.span_s, 1e-3))
+            for address, tally in sorted(self.recorder.replicas.items())
+        ]
 
     def _complete_windows(self) -> list[Window]:
         return self.recorder.windows[: max(int(self.span_s / self.recorder.window_s + 1e-6), 1)]
@@ -105,6 +170,16 @@ class Measured:
     def _rate(self, *lines: str) -> float:
         completed = sum(window.completed[name] for window in self.recorder.windows for name in lines)
         return completed / self.span_s if self.span_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run that gates judge: all requests, some lines of the table, or a step of the rate."""
+
+    name: str
+    tally: Tally
+    seconds: float
+    rate_per_s: float
 
 
 def is_stable(values: Sequence[float | None]) -> bool | None:

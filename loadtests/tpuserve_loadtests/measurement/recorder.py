@@ -4,11 +4,12 @@ Locust's statistics round response times to two digits, and times under a millis
 few milliseconds need more. These histograms keep three digits from a microsecond to an hour.
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Final, Self
 
 from tpuserve_loadtests.arrivals.load import Load
@@ -19,10 +20,11 @@ from tpuserve_loadtests.statistics.live_latencies import LiveLatencies, LiveLate
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of the table. Latencies are milliseconds of successful requests, or None without any.
+    """One line of the table. Percentiles are milliseconds of all requests, or None if they fall among failed requests.
 
     `p99_bound_ms` is the upper limit of p99 with 99 % confidence, or None for too few requests. `checked` counts
-    responses that were compared with golden answers. `wrong` responses are included in the failures.
+    responses whose values were compared with golden answers. `wrong` responses are included in the failures, and those
+    with a wrong form, `malformed`, are included in them.
     """
 
     name: str
@@ -38,19 +40,40 @@ class Summary:
     max_ms: float | None
     checked: int = 0
     wrong: int = 0
+    malformed: int = 0
+    retries: int = 0
+
+
+# Series of streamed responses: the time to the first token, and the time between tokens.
+TTFT: Final = "ttft"
+ITL: Final = "itl"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The delivery of a request: the times that the client sent it again, and the replica, if there are several.
+
+    `tokens_s` holds the times at which the parts of a streamed response arrived.
+    """
+
+    retries: int = 0
+    address: str = ""
+    tokens_s: Sequence[float] = ()
 
 
 class Tally:
     """Counts and latencies of one line. Belongs to one thread.
 
-    Failures are counted separately, because fast error responses would lower the latencies.
+    The histogram omits failures, because fast error responses would lower the latencies.
     """
 
     def __init__(self) -> None:
         self.requests = 0
         self.failures = 0
-        self.checked = 0
-        self.wrong = 0
+        self.checked = self.wrong = self.malformed = 0
+        self.retries = 0
+        # Further latencies by name: TTFT and ITL of streamed responses.
+        self.series: dict[str, LatencyHistogram] = {}
         self.histogram = LatencyHistogram()
 
     def record_success(self, latency_us: float) -> None:
@@ -61,10 +84,27 @@ class Tally:
         self.requests += 1
         self.failures += 1
 
-    def record_check(self, wrong: bool) -> None:
-        """Count a checked response. The caller records a wrong one as a failure separately."""
-        self.checked += 1
+    def record_check(self, *, compared: bool, wrong: bool) -> None:
+        """Count a compared or wrong response. The caller records a wrong one as a failure separately."""
+        self.checked += compared
         self.wrong += wrong
+        self.malformed += wrong and not compared
+
+    @property
+    def wrong_rate(self) -> float | None:
+        """The share of responses with a wrong form, plus the share of compared ones with wrong values.
+
+        None without a response.
+        """
+        responses = self.requests - self.failures + self.wrong
+        return self.malformed / responses + (self.wrong - self.malformed) / (self.checked or 1) if responses else None
+
+    def record_tokens(self, due_s: float, tokens_s: Sequence[float]) -> None:
+        """Record the time to the first token, and the times between tokens."""
+        first, between = (self.series.setdefault(name, LatencyHistogram()) for name in (TTFT, ITL))
+        first.record((tokens_s[0] - due_s) * 1e6)
+        for earlier_s, later_s in pairwise(tokens_s):
+            between.record((later_s - earlier_s) * 1e6)
 
     def add(self, other: "Tally") -> None:
         """Merge another tally into this one. The percentiles equal those of a single tally of all requests."""
@@ -72,11 +112,24 @@ class Tally:
         self.failures += other.failures
         self.checked += other.checked
         self.wrong += other.wrong
+        self.retries += other.retries
+        for name, histogram in other.series.items():
+            self.series.setdefault(name, LatencyHistogram()).add(histogram)
+        self.malformed += other.malformed
         self.histogram.add(other.histogram)
 
     def percentile_ms(self, percent: float) -> float | None:
-        """Return the latency at a percentile (0 to 100) in milliseconds, or None before the first success."""
-        return _ms(self.histogram.percentile_us(percent))
+        """Return the latency at a percentile (0 to 100) of all requests in milliseconds.
+
+        A failed request, such as one that timed out, counts as later than all others. Returns None if the percentile
+        falls among the failures.
+        """
+        rank = math.ceil(self.requests * percent / 100 - 1e-6)
+        return _ms(self.histogram.value_at_rank(rank) if 0 < self.histogram.count >= rank else None)
+
+    def late(self, limit_ms: float) -> int:
+        """Return the number of requests that failed or took longer."""
+        return self.failures + self.histogram.count_above(limit_ms * 1000)
 
     def summary(self, name: str, rate_per_s: float) -> Summary:
         return Summary(
@@ -89,10 +142,12 @@ class Tally:
             p95_ms=self.percentile_ms(95),
             p99_ms=self.percentile_ms(99),
             p99_9_ms=self.percentile_ms(99.9),
-            p99_bound_ms=_ms(upper_bound_us(self.histogram, 99)),
+            p99_bound_ms=_ms(upper_bound_us(self.histogram, 99, self.failures)),
             max_ms=_ms(self.histogram.max_us or None),
             checked=self.checked,
             wrong=self.wrong,
+            retries=self.retries,
+            malformed=self.malformed,
         )
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
@@ -100,7 +155,9 @@ class Tally:
         return {
             "requests": self.requests,
             "failures": self.failures,
-            "checks": [self.checked, self.wrong],
+            "checks": [self.checked, self.wrong, self.malformed],
+            "retries": self.retries,
+            "series": {name: [each.encode(), each.max_us] for name, each in self.series.items()},
             "histogram": self.histogram.encode(),
             "max_us": self.histogram.max_us,
         }
@@ -110,7 +167,9 @@ class Tally:
         """Return the tally that `to_wire` encoded."""
         tally = cls()
         tally.requests, tally.failures = document["requests"], document["failures"]
-        tally.checked, tally.wrong = document["checks"]
+        tally.checked, tally.wrong, tally.malformed = document["checks"]
+        tally.retries = document["retries"]
+        tally.series = {name: LatencyHistogram.decode(*each) for name, each in document["series"].items()}
         tally.histogram = LatencyHistogram.decode(document["histogram"], document["max_us"])
         return tally
 
@@ -119,6 +178,7 @@ def _ms(latency_us: int | None) -> float | None:
     return None if latency_us is None else latency_us / 1000
 
 
+_DIRECT: Final = Delivery()
 # Largest number of windows for a run of any length. Each window holds a histogram per line (180 KB).
 WINDOWS: Final = 40
 LEAST_WINDOW_S: Final = 0.1
@@ -187,12 +247,17 @@ class Recorder:
         """Record a run of `load`. `lines` are the names of lines, in the table's order."""
         self.lines = tuple(lines)
         windows = 1 if load.requests else min(max(int(load.seconds / LEAST_WINDOW_S), 1), WINDOWS)
+        steps = len(load.steps) or 1
+        windows = max(windows // steps, 1) * steps  # no window has requests of two steps
         self.window_s = LEAST_WINDOW_S if load.requests else load.seconds / windows
         self.warm_up_s = load.warm_up_s
+        # The rate of a load of some requests omits responses after this time.
+        self.end_s = math.inf
         self.warm_up_requests = 0
         self.dropped = 0
         self.unanswered = 0  # sent, and abandoned before a response or failure
         self.lag = LatencyHistogram()
+        self.replicas: dict[str, Tally] = {}  # by address, if there are several
         self.windows = [Window({}, Counter()) for _ in range(windows)]
         self._errors: Counter[tuple[str, str]] = Counter()
         self._load = load
@@ -203,7 +268,9 @@ class Recorder:
         self._late = [0] * len(load.limits_us)
         self._live = LiveLatencyRecorder()
 
-    def record(self, line: str, due_s: float, finished_s: float, error: str | None) -> None:
+    def record(
+        self, line: str, due_s: float, finished_s: float, error: str | None, delivery: Delivery = _DIRECT
+    ) -> None:
         """Count a finished request. `error` is None for a success.
 
         Requests due in the warm-up have no recorded latency.
@@ -215,8 +282,14 @@ class Recorder:
             return
         self._requests += 1
         tally = self._tally_at(line, due_s)
+        tally.retries += delivery.retries
+        latency_us = (finished_s - due_s) * 1e6
+        if delivery.address:
+            replica = self.replicas.setdefault(delivery.address, Tally())
+            replica.record_success(latency_us) if error is None else replica.record_failure()
         if error is None:
-            latency_us = (finished_s - due_s) * 1e6
+            if delivery.tokens_s:
+                tally.record_tokens(due_s, delivery.tokens_s)
             tally.record_success(latency_us)
             self._live.record(latency_us)
             for number, limit_us in enumerate(self._limits_us):
@@ -226,10 +299,10 @@ class Recorder:
             self._failures += 1
             self._count_error((line, error), 1)
 
-    def record_check(self, line: str, due_s: float, wrong: bool) -> None:
-        """Count a response that was compared with its golden answer, in addition to `record`. Ignore the warm-up."""
-        if due_s >= self.warm_up_s:
-            self._tally_at(line, due_s).record_check(wrong)
+    def record_check(self, line: str, due_s: float, *, compared: bool, wrong: bool) -> None:
+        """Count a compared or wrong response, in addition to `record`. Ignore other ones, and the warm-up."""
+        if (compared or wrong) and due_s >= self.warm_up_s:
+            self._tally_at(line, due_s).record_check(compared=compared, wrong=wrong)
             self._wrong += wrong
 
     def record_lag(self, due_s: float, lag_s: float) -> None:
@@ -249,6 +322,17 @@ class Recorder:
                     merged.add(tally)
         return merged
 
+    def entries(self) -> set[str]:
+        """Return the lines with requests, known before or not."""
+        return {line for window in self.windows for line in window.tallies}
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Rename the lines, which keep their requests."""
+        for window in self.windows:
+            window.tallies = {names[line]: tally for line, tally in window.tallies.items()}
+            window.completed = Counter({names[line]: number for line, number in window.completed.items()})
+        self._errors = Counter({(names[line], message): number for (line, message), number in self._errors.items()})
+
     def condensed(self) -> "Recorder":
         """Return a copy with a single window, which uses a fortieth of the memory and records no further requests."""
         one = copy(self)
@@ -266,6 +350,8 @@ class Recorder:
         self.dropped += other.dropped
         self.unanswered += other.unanswered
         self.lag.add(other.lag)
+        for address, tally in other.replicas.items():
+            self.replicas.setdefault(address, Tally()).add(tally)
         self._requests += other._requests
         self._failures += other._failures
         self._wrong += other._wrong
@@ -298,7 +384,7 @@ class Recorder:
         responses to these requests.
         """
         if self._load.requests:
-            return self._window_at(finished_s) if due_s >= self.warm_up_s else None
+            return self._window_at(finished_s) if due_s >= self.warm_up_s and finished_s <= self.end_s else None
         at = int((finished_s - self.warm_up_s) / self.window_s)
         return self.windows[at] if finished_s >= self.warm_up_s and at < len(self.windows) else None
 
@@ -329,6 +415,7 @@ class Recorder:
             "dropped": self.dropped,
             "unanswered": self.unanswered,
             "lag": [self.lag.encode(), self.lag.max_us],
+            "replicas": {address: tally.to_wire() for address, tally in self.replicas.items()},
             "counts": self.counts().to_wire(),
             "windows": [
                 {
@@ -347,15 +434,16 @@ class Recorder:
         other.warm_up_requests, other.dropped = document["warm_up_requests"], document["dropped"]
         other.unanswered = document["unanswered"]
         other.lag = LatencyHistogram.decode(*document["lag"])
+        other.replicas = {address: Tally.from_wire(tally) for address, tally in document["replicas"].items()}
         counts = Counts.from_wire(document["counts"])
         other._requests, other._failures, other._wrong = counts.requests, counts.failures, counts.wrong
         other._late = list(counts.late)
         other._live.add(counts.latencies)
         other.window_s = document["window_s"]
-        other._extend(len(document["windows"]))
-        for window, sent in zip(other.windows, document["windows"], strict=True):
-            window.completed.update(sent["answered"])
-            window.tallies.update({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()})
+        other.windows = [
+            Window({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()}, Counter(sent["answered"]))
+            for sent in document["windows"]
+        ]
         other._errors.update({(line, message): count for line, message, count in document["errors"]})
         self.add(other)
 

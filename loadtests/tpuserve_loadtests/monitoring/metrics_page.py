@@ -21,7 +21,8 @@ ALL: Final[Choices] = ({},)
 # The parser takes about 20 us per line, so the page drops unused metrics first.
 _WANTED: Final = re.compile(
     r"^(?:tpuserve_(?:request_latency|queue_wait|batch_run)_seconds_|tpuserve_(?:batch_rows|batch_padding_ratio)_"
-    r"|tpuserve_(?:requests|dropped_requests|device_busy_seconds)_total|tpuserve_version_state"
+    r"|tpuserve_(?:requests|dropped_requests|device_busy_seconds|response_cache_hits|response_cache_misses)_total"
+    r"|tpuserve_version_state|tpuserve_build_info"
     r"|process_(?:cpu_seconds_total|resident_memory_bytes|start_time_seconds)"
     r"|:tensorflow:serving:(?:request_count|request_latency|runtime_latency|batching_session:\w+)).*$",
     re.MULTILINE,
@@ -167,7 +168,8 @@ class Figures:
 
     `request` covers successful requests, from arrival to response. `queue` covers requests, from arrival to batch.
     `run` covers batches, on the device. `queue_and_run` covers requests, from arrival to the end of their batch. `rows`
-    is the mean number of real rows in a batch.
+    is the mean number of real rows in a batch. `cached_share` is the share of requests that the response cache
+    answered.
     """
 
     request: Buckets
@@ -178,6 +180,7 @@ class Figures:
     padding_share: float | None
     answers: Mapping[str, float]
     refused: Mapping[str, float]
+    cached_share: float | None
     cpu_s: float | None
     busy_s: Mapping[str, float]
 
@@ -200,6 +203,9 @@ def start_time_s(page: Page) -> float | None:
 
 def _own_figures(counted: Page, served: Served) -> Figures:
     successful = [{**labels, "code": _OK} for labels in served.own]
+    hits, misses = (
+        counted.total(f"tpuserve_response_cache_{kind}_total", served.own) or 0.0 for kind in ("hits", "misses")
+    )
     return Figures(
         request=counted.buckets("tpuserve_request_latency_seconds", successful, _SECONDS),
         queue=counted.buckets("tpuserve_queue_wait_seconds", served.own, _SECONDS),
@@ -209,6 +215,7 @@ def _own_figures(counted: Page, served: Served) -> Figures:
         padding_share=counted.buckets("tpuserve_batch_padding_ratio", served.own).mean,
         answers=_counted(counted.totals("tpuserve_requests_total", "code", served.own)),
         refused=_counted(counted.totals("tpuserve_dropped_requests_total", "reason", served.own)),
+        cached_share=hits / (hits + misses) if hits + misses else None,
         cpu_s=counted.total("process_cpu_seconds_total"),
         busy_s=counted.totals("tpuserve_device_busy_seconds_total", "device"),
     )
@@ -226,6 +233,7 @@ def _upstream_figures(counted: Page, served: Served) -> Figures:
         padding_share=padding.total / batches.total if batches.total else None,
         answers=_counted(counted.totals(f"{_UPSTREAM}request_count", "status", served.upstream)),
         refused={},
+        cached_share=None,
         cpu_s=counted.total("process_cpu_seconds_total"),
         busy_s={},
     )

@@ -1,9 +1,8 @@
 """CPU and memory of processes on this machine, with their child processes, from samples during loads."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import psutil
 
@@ -51,10 +50,6 @@ class ProcessUse:
     memory_bytes: int
     peak_memory_bytes: int
     timeline: tuple[ProcessMoment, ...]
-
-    def as_document(self) -> dict[str, Any]:  # plain values of several types
-        """Return a JSON document with cores and bytes."""
-        return asdict(self)
 
 
 class ProcessTree:

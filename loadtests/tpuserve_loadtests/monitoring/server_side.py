@@ -1,10 +1,9 @@
 """A server's own view of loads, from its metrics pages before, during and after each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
-from typing import Any
 
 from tpuserve_loadtests.monitoring.energy import EnergyFound
 from tpuserve_loadtests.monitoring.metrics_page import (
@@ -83,8 +82,9 @@ class ServerSide:
 
     `execution_ms` is the mean device time of a request, which is the whole time of its batch. `batch_rows` is the mean
     number of real rows in a batch. `padding_share` is the mean share of padding. `answers` are by code, `refused` by
-    the server's reasons. `peak_memory_bytes` is the highest observed memory of the process. Several runs have no
-    timeline.
+    the server's reasons. `cached_share` is the share of requests that the server's response cache answered.
+    `peak_memory_bytes` is the highest observed memory of the process. Several runs have no timeline. `version` is that
+    of the server program.
     """
 
     phases: tuple[Phase, ...]
@@ -94,19 +94,17 @@ class ServerSide:
     executing: float | None
     answers: Mapping[str, int]
     refused: Mapping[str, int]
+    cached_share: float | None
     cpu_cores: float | None
     memory_bytes: float | None
     peak_memory_bytes: float | None
     busy: Mapping[str, float]
     timeline: tuple[Moment, ...]
+    version: str = ""
 
     def phase(self, name: str) -> Phase | None:
         """Return the phase with a name, or None if the server does not report it."""
         return next((phase for phase in self.phases if phase.name == name), None)
-
-    def as_document(self) -> dict[str, Any]:  # plain values of several types
-        """Return a JSON document with milliseconds, bytes, cores and shares."""
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -157,11 +155,13 @@ def draw_server_side(stretches: Sequence[Stretch]) -> ServerSide:
         executing=_executing(figures, span_s),
         answers={name: int(count) for name, count in figures.answers.items()},
         refused={name: int(count) for name, count in figures.refused.items()},
+        cached_share=figures.cached_share,
         cpu_cores=None if figures.cpu_s is None else figures.cpu_s / span_s,
         memory_bytes=memory[-1] if memory else None,
         peak_memory_bytes=max(memory, default=None),
         busy={device: busy_s / span_s for device, busy_s in figures.busy_s.items()},
         timeline=() if others else first.timeline,
+        version=next(iter(first.counted.totals("tpuserve_build_info", "version")), ""),
     )
 
 

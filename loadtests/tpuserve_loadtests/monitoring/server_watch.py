@@ -19,7 +19,7 @@ from gevent.event import Event
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.monitoring.energy import EnergyWatch
-from tpuserve_loadtests.monitoring.metrics_page import NoPage, Page, Served, memory_bytes
+from tpuserve_loadtests.monitoring.metrics_page import NoPage, Page, Served, memory_bytes, read_figures
 from tpuserve_loadtests.monitoring.process_use import ProcessTree, Sample, read_use
 from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 
@@ -225,6 +225,19 @@ class ServerWatch:
             if self._processes.has_ended:
                 ended = f"the server process {', '.join(map(str, self._processes.pids))} ended during the load"
                 seen.note = "; ".join(note for note in (ended, seen.note) if note)
+
+    def rate_per_s(self, seconds: float) -> float | None:
+        """Return the rate of the requests that the server answers in the next `seconds`, or None if it is unknown."""
+        if self._scraper is None:
+            return None
+        began_s = time.perf_counter()
+        try:
+            before = self._scraper.page()
+            gevent.sleep(seconds)
+            counted = self._scraper.page().since(before)
+        except NoPage:
+            return None
+        return sum(read_figures(counted, self._served).answers.values()) / (time.perf_counter() - began_s)
 
     def memory_bytes(self) -> float | None:
         """Return the current memory of the server's processes in bytes, or None if it is unknown."""

@@ -20,6 +20,8 @@ ELSEWHERE: Final = "elsewhere in the server"
 # Relative tolerance for differences in request counts. Replicas may share an address, and other clients may send
 # requests.
 _TOLERANCE = 0.05
+# A response cache that answers a smaller share changes no figure.
+_LEAST_CACHED: Final = 0.01
 # Absolute tolerance per run, for instance for warm-up requests that the server answers after the warm-up.
 _IN_FLIGHT = 100
 
@@ -57,6 +59,16 @@ def latency_parts(runs: Sequence[Measured], server: ServerSide) -> tuple[Part, .
     ]
     # Means over slightly different requests can differ a little, so omit parts that would be negative.
     return tuple(Part(name, ms, ms / client_ms) for name, ms in named if ms > 0)
+
+
+def cached_responses(server: ServerSide) -> str:
+    """Return a note if the server's response cache answered requests, or an empty string."""
+    if not server.cached_share or server.cached_share < _LEAST_CACHED:
+        return ""
+    return (
+        f"{100 * server.cached_share:.3g} % of the answers came from the server's response cache, and the figures are "
+        "not the model's: send distinct requests (--recorded, --input), or turn off the cache"
+    )
 
 
 def counts_differ(runs: Sequence[Measured], server: ServerSide) -> str:
@@ -124,7 +136,7 @@ class Watched:
         if not stretches:
             return cls(runs, stretches, None, (), note, use, energy)
         server = draw_server_side(stretches)
-        note = note or counts_differ(runs, server)
+        note = note or "; ".join(filter(None, (counts_differ(runs, server), cached_responses(server))))
         return cls(runs, stretches, server, latency_parts(runs, server), note, use, energy)
 
     @property
@@ -140,8 +152,8 @@ class Watched:
         """Return a JSON document with `server`, `server_process` and `latency_parts`, in milliseconds."""
         return {
             "latency_parts": [asdict(part) for part in self.parts],
-            "server": None if self.server is None else self.server.as_document(),
-            "server_process": None if self.use is None else self.use.as_document(),
+            "server": None if self.server is None else asdict(self.server),
+            "server_process": None if self.use is None else asdict(self.use),
         }
 
 

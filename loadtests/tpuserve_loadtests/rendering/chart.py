@@ -76,8 +76,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
+    """The table under a chart. With `places`, the x values of its rows, each row is also a tooltip."""
+
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    places: Sequence[float] = ()
+
+    @property
+    def columns(self) -> list[Column]:
+        rows = [(row[0], zip(self.headings[1:], row[1:], strict=True)) for row in self.rows]
+        texts = ["\n".join([name, *(f"{heading} {cell}" for heading, cell in cells)]) for name, cells in rows]
+        return list(map(Column, self.places, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart. `label` describes it in a sentence for screen readers. `keys` are further legend entries."""
+    """A chart. `label` describes it in a sentence for screen readers. `keys` are further legend entries.
+
+    Without `columns`, the tooltips are those of the numbers.
+    """
 
     title: str
     label: str

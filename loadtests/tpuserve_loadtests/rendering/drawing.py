@@ -44,7 +44,7 @@ def draw_chart(chart: Chart) -> Markup:
         *(frame.dot(dot) for dot in chart.dots),
         *frame.labels(chart.labels),
         *(part for number, rule in enumerate(chart.rules) for part in frame.rule(rule, number)),
-        *frame.columns(chart.columns),
+        *frame.columns(chart.columns or chart.numbers.columns),
     ]
     drawing = element("svg", *parts, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=chart.label)
     caption = element("figcaption", element("h3", chart.title), _legend(chart))
@@ -102,9 +102,11 @@ class _Frame:
             parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
             parts.append(element("text", text, x=LEFT - 6, y=y + 4, class_="tick end"))
         for value, text in self._x_axis.scale.ticks():
-            x = self._x(value)
+            x = self._x(value)  # a tick at the right end stays inside the drawing
             parts.append(element("line", x1=x, x2=x, y1=base, y2=base + 4, class_="axis"))
-            parts.append(element("text", text, x=x, y=base + 17, class_=f"tick {self._anchor(x)}"))
+            parts.append(
+                element("text", text, x=x, y=base + 17, class_="tick end" if x > WIDTH - RIGHT - 12 else "tick middle")
+            )
         middle = (LEFT + WIDTH - RIGHT) / 2
         parts.append(element("text", self._x_axis.title, x=middle, y=HEIGHT - 6, class_="tick middle"))
         return parts
@@ -183,10 +185,6 @@ class _Frame:
 
     def _y(self, value: float) -> float:
         return HEIGHT - BOTTOM - _within(self._y_axis.scale.place(value)) * (HEIGHT - BOTTOM - TOP)
-
-    def _anchor(self, x: float) -> str:
-        """Return the text anchor of a tick, so that a tick at the right end stays inside the drawing."""
-        return "end" if x > WIDTH - RIGHT - 12 else "middle"
 
 
 def _within(part: float) -> float:

@@ -30,7 +30,8 @@ def junit_xml(report: Report) -> str:
             "name": _text(f"{report.kind} {report.subject}"),
             "tests": str(len(cases)),
             "failures": str(sum(bool(case.problem) for case in cases)),
-            "skipped": str(sum(bool(case.skipped and not case.problem) for case in cases)),
+            "errors": str(sum(bool(case.error and not case.problem) for case in cases)),
+            "skipped": str(sum(bool(case.skipped and not (case.problem or case.error)) for case in cases)),
         },
     )
     for case in cases:
@@ -44,9 +45,9 @@ def junit_xml(report: Report) -> str:
 def _element(classname: str, case: Case) -> ElementTree.Element:
     took = {} if case.seconds is None else {"time": f"{case.seconds:.3f}"}
     element = ElementTree.Element("testcase", {"classname": classname, "name": _text(case.name), **took})
-    if case.problem:
-        problem = _text(case.problem)
-        ElementTree.SubElement(element, "failure", {"message": problem.splitlines()[0]}).text = problem
+    if problem := _text(case.problem or case.error):
+        kind = "failure" if case.problem else "error"
+        ElementTree.SubElement(element, kind, {"message": problem.splitlines()[0]}).text = problem
     elif case.skipped:
         ElementTree.SubElement(element, "skipped", {"message": _text(case.skipped)})
     return element
@@ -63,12 +64,9 @@ def csv_text(rows: Sequence[Cells]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({name: f"{each:.9g}" if isinstance(each, float) else each for name, each in row.items()})
     return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    return f"{value:.9g}" if isinstance(value, float) else value
 
 
 _HEAD = """\
@@ -119,11 +117,7 @@ def _intervals(name: str, measured: Measured, start: float, in_windows: bool) ->
         for line, tally in window.items():
             histogram = tally.histogram
             if histogram.count:
-                tag = _tag(f"{name}/{line}" if name else line)
+                # The format's tags contain no commas, spaces and line breaks.
+                tag = re.sub(r"[,\s]+", "_", f"{name}/{line}" if name else line)
                 times = f"{at_s:.3f},{length_s:.3f},{histogram.max_us / 1000:.3f}"
                 yield at_s, f"Tag={tag},{times},{histogram.encode().decode('ascii')}\n"
-
-
-def _tag(name: str) -> str:
-    """Replace commas, spaces and line breaks, which the format's tags cannot contain."""
-    return re.sub(r"[,\s]+", "_", name)

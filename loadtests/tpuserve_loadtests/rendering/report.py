@@ -135,11 +135,12 @@ Document: TypeAlias = Any  # any JSON value
 # Names of cases in several reports. CI systems track a case by its name, so names are stable and contain no figures.
 ANSWERED: Final = "requests are answered"
 GENERATOR: Final = "the load generator is not the limit"
+ENDED: Final = "the load ran to its end"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A test case: failed with a `problem`, else skipped with a reason in `skipped`, else passed.
+    """A test case: failed with a `problem`, else without a result for an `error`, else skipped, else passed.
 
     `seconds` is the duration, if known.
     """
@@ -148,6 +149,7 @@ class Case:
     problem: str = ""
     skipped: str = ""
     seconds: float | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def three_digits(value: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Format a latency. None means that there was no successful response."""
+    """Format a latency. None means that there was no response, or that it falls among failed requests."""
     return "no responses" if value is None else f"{three_digits(value)} ms"
 
 

@@ -37,13 +37,8 @@ def print_parts(parts: Sequence[Printed], console: Console) -> None:
         match part:
             case Text():
                 console.print(part.text, markup=False, emoji=False, highlight=False, soft_wrap=not part.folds)
-            case Table():
-                _print_table(part, console)
-
-
-def _print_table(table: Table, console: Console) -> None:
-    if table.rows:
-        console.print(_fitting(table, console))
+            case Table() if part.rows:
+                console.print(_fitting(part, console))
 
 
 def _fitting(table: Table, console: Console) -> RichTable:

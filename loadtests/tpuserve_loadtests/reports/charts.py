@@ -1,13 +1,12 @@
 """Charts of latencies: their distribution, by percentile with HdrHistogram's axis, and over time."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from tpuserve_formats.counted import counted
 from tpuserve_loadtests.measurement.measured import LATENCY_NAMES, Segment, Stretch, latencies_ms
 from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule, TimeAxis, known_values
 from tpuserve_loadtests.rendering.report import Charts
@@ -15,6 +14,7 @@ from tpuserve_loadtests.rendering.scales import (
     Linear,
     Logarithmic,
     Nines,
+    Scale,
     latency_scale,
     milliseconds,
     per_second,
@@ -55,19 +55,13 @@ def histogram_chart(histograms: Mapping[str, LatencyHistogram]) -> Chart | None:
         bars=bars,
         curves=curves,
         rules=rules,
-        columns=[
-            Column(
-                math.sqrt(low * high), _bin_tooltip(low, high, {name: mine[number] for name, mine in shares.items()})
-            )
-            for number, (low, high) in enumerate(bins)
-        ],
         numbers=Numbers(
-            ["ms", *found],
+            ["latency", *found],
             [
-                [_range(low, high), *(percent(mine[number]) for mine in shares.values())]
+                [f"{_range(low, high)} ms", *(percent(mine[number]) for mine in shares.values())]
                 for number, (low, high) in enumerate(bins)
-                if any(mine[number] for mine in shares.values())
             ],
+            [math.sqrt(low * high) for low, high in bins],
         ),
     )
 
@@ -95,11 +89,6 @@ def _commonest(bins: list[tuple[float, float]], shares: list[float]) -> str:
 
 def _range(low: float, high: float) -> str:
     return f"{three_digits(low)} to {three_digits(high)}"
-
-
-def _bin_tooltip(low: float, high: float, shares: Mapping[str, float]) -> str:
-    lines = [f"{name} {percent(share)}" if len(shares) > 1 else percent(share) for name, share in shares.items()]
-    return "\n".join([f"{three_digits(low)} to {milliseconds(high)}", *lines])
 
 
 _LISTED: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999)
@@ -160,15 +149,18 @@ def timeline_section(
     planned_s: float,
     offered: Sequence[tuple[float, float]] = (),
     stopped: str = "",
+    marks: Sequence[tuple[str, float]] = (),
 ) -> Charts | None:
     """Chart rates and latencies over time. Return None without measurements.
 
-    `planned_s` is the planned duration. `offered` holds times in seconds with the offered rate.
+    `planned_s` is the planned duration. `offered` holds times in seconds with the offered rate, and `marks` names of
+    times in seconds.
     """
     if not stretches:
         return None
     time = TimeAxis(planned_s)
     ended = [Rule("stopped", x=time.of(stretches[-1].start_s + stretches[-1].seconds))] if stopped else []
+    ended += [Rule(name, x=time.of(at_s)) for name, at_s in marks]
     return Charts("Over time", [_rates(stretches, time, offered, ended), _latencies(stretches, time, ended)])
 
 
@@ -177,89 +169,87 @@ def _rates(
     time: TimeAxis,
     offered: Sequence[tuple[float, float]],
     ended: Sequence[Rule],
-) -> Chart:
-    curves = [Curve("responses", [(time.middle(one.start_s, one.seconds), one.rate_per_s) for one in stretches])]
-    if offered:
-        curves.append(Curve("offered", [(time.of(at_s), rate) for at_s, rate in offered], 7))
-    if any(one.failures for one in stretches):
-        curves.append(
-            Curve(
-                "failures",
-                [(time.middle(one.start_s, one.seconds), one.failures / one.seconds) for one in stretches],
-                4,
-            )
-        )
-    rates = [one.rate_per_s for one in stretches]
-    return Chart(
-        title="Rate",
-        label=f"Responses per second, from {per_second(min(rates))} to {per_second(max(rates))}",
-        x=time.axis,
-        y=Axis("requests/s", Linear.around(known_values(curves))),
-        curves=curves,
+) -> Chart | None:
+    places = [(time.middle(one.start_s, one.seconds), time.period(one.start_s, one.seconds)) for one in stretches]
+    failures = [one.failures / one.seconds for one in stretches]
+    others = [Curve("offered", [(time.of(at_s), rate) for at_s, rate in offered], 7)] if offered else []
+    if any(failures):
+        others.append(Curve("failures", [(at, rate) for (at, _), rate in zip(places, failures, strict=True)], 4))
+    return curves_chart(
+        "Rate",
+        "Responses per second",
+        time.axis,
+        "requests/s",
+        places,
+        {"responses": [one.rate_per_s for one in stretches]},
+        per_second,
+        further={
+            "requests": [f"{one.requests:,}" for one in stretches],
+            "failures": [*map(per_second, failures)],
+        },
+        others=others,
         rules=ended,
-        columns=[
-            Column(
-                time.middle(one.start_s, one.seconds),
-                "\n".join(
-                    [
-                        time.period(one.start_s, one.seconds),
-                        per_second(one.rate_per_s),
-                        *([counted(one.failures, "failure")] if one.failures else []),
-                    ]
-                ),
-            )
-            for one in stretches
-        ],
-        numbers=Numbers(
-            ["time", "requests", "failures", "responses/s"],
-            [
-                [
-                    time.period(one.start_s, one.seconds),
-                    f"{one.requests:,}",
-                    f"{one.failures:,}",
-                    three_digits(one.rate_per_s),
-                ]
-                for one in stretches
-            ],
-        ),
     )
 
 
 def _latencies(stretches: Sequence[Stretch | Segment], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
-    completed = [(one, latencies_ms(one)) for one in stretches if one.p50_ms is not None]
-    if not completed:
-        return None
-    known = [name for name in LATENCY_NAMES if any(found[name] is not None for _, found in completed)]
-    curves = [
-        Curve(name, [(time.middle(one.start_s, one.seconds), latencies_ms(one)[name]) for one in stretches], style)
-        for style, name in enumerate(_DRAWN)
-        if name in known
-    ]
-    p99s = [one.p99_ms for one, _ in completed if one.p99_ms is not None]
-    return Chart(
-        title="Latency",
-        label=f"p99 of each period, from {milliseconds(min(p99s))} to {milliseconds(max(p99s))}",
-        x=time.axis,
-        y=Axis("ms", latency_scale(known_values(curves))),
-        curves=curves,
+    every = {name: [latencies_ms(one)[name] for one in stretches] for name in LATENCY_NAMES}
+    known = {name: values for name, values in every.items() if any(value is not None for value in values)}
+    return curves_chart(
+        "Latency",
+        "Percentiles of each period",
+        time.axis,
+        "ms",
+        [(time.middle(one.start_s, one.seconds), time.period(one.start_s, one.seconds)) for one in stretches],
+        {name: known[name] for name in _DRAWN if name in known},
+        milliseconds,
+        further={name: [*map(milliseconds, values)] for name, values in known.items() if name not in _DRAWN},
         rules=ended,
-        columns=[
-            Column(
-                time.middle(one.start_s, one.seconds),
-                "\n".join(
-                    [
-                        time.period(one.start_s, one.seconds),
-                        *(f"{name} {milliseconds(found[name])}" for name in reversed(known)),
-                    ]
-                ),
-            )
-            for one, found in completed
-        ],
+    )
+
+
+def curves_chart(
+    title: str,
+    what: str,
+    x: Axis,
+    unit: str,
+    places: Sequence[tuple[float, str]],
+    curves: Mapping[str, Sequence[float | None]],
+    show: Callable[[float], str],
+    *,
+    further: Mapping[str, Sequence[str]] | None = None,
+    others: Sequence[Curve] = (),
+    rules: Sequence[Rule] = (),
+    dots: bool = False,
+    scale: Scale | None = None,
+) -> Chart | None:
+    """Draw curves over common places, with their values in tooltips and numbers. Return None without a value.
+
+    `what` describes the values for screen readers. `places` are x values with names. Tooltips and numbers also have
+    the texts in `further`. `others` are curves without numbers.
+    """
+    drawn = [
+        Curve(name, [(at, value) for (at, _), value in zip(places, values, strict=True)], style, dots)
+        for style, (name, values) in enumerate(curves.items())
+    ]
+    found = known_values(drawn)
+    if not found:
+        return None
+    shown = found + known_values(others)
+    texts = {name: ["-" if value is None else show(value) for value in values] for name, values in curves.items()}
+    texts |= {name: list(values) for name, values in (further or {}).items()}
+    rows = list(zip(*texts.values(), strict=True))
+    return Chart(
+        title=title,
+        label=f"{what}, from {show(min(found))} to {show(max(found))}",
+        x=x,
+        y=Axis(unit, scale or (latency_scale(shown) if show is milliseconds else Linear.around(shown))),
+        curves=[*drawn, *others],
+        rules=rules,
+        # The axis title has the unit, which the names of the places contain.
         numbers=Numbers(
-            ["time", *known],
-            [
-                [time.period(one.start_s, one.seconds), *(milliseconds(found[name]) for name in known)]
-                for one, found in completed
-            ],
+            [x.title.partition(",")[0], *texts],
+            [[name, *row] for (_, name), row in zip(places, rows, strict=True)],
+            [at for at, _ in places],
         ),
     )

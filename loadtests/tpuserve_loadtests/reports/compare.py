@@ -1,22 +1,23 @@
 """The report of a comparison of A and B."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Final
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.comparison import (
+    INTERVAL,
     SIDES,
-    VERDICTS,
     ComparisonOutcome,
     SideTotal,
     comparison_cells,
     cost_cells,
     failure_cells,
 )
+from tpuserve_loadtests.judgement.exit_codes import EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Interval, Intervals, Numbers
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Interval, Intervals
 from tpuserve_loadtests.rendering.report import (
     Charts,
     Document,
@@ -30,13 +31,13 @@ from tpuserve_loadtests.rendering.report import (
     Text,
     Tile,
 )
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
+from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second, percent
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Verdict
+from tpuserve_loadtests.statistics.comparison import RATE, Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-_HEADINGS: Final = ("figure", *SIDES, "B/A", "99 % interval", "verdict")
+_HEADINGS: Final = ("figure", *SIDES, "B/A", INTERVAL, "verdict")
 _NEWS: Final = {Verdict.BETTER: True, Verdict.WORSE: False, Verdict.FAILING: False}
 _GATE_FAILED: Final = "B failed the gate"
 _GATES_FAILED: Final = "B failed a gate"
@@ -83,6 +84,7 @@ def _document(outcome: ComparisonOutcome) -> Document:
         "error_rate": {**asdict(failures.shares), "verdict": failures.verdict} if failures else None,
         "gates": [result.as_document() for result in outcome.gates],
         "generator_limits": list(outcome.limits),
+        "notes": list(outcome.unjudged),
         "sides": {
             side.letter.lower(): {**_side_document(side), **of_server, **spending}
             for side, of_server, spending in zip(outcome.totals, watched, spent, strict=True)
@@ -119,7 +121,7 @@ def _side_document(side: SideTotal) -> Document:
 
 
 def _figure_document(figure: Figure) -> Document:
-    unit = 1.0 if figure.name == "rate" else 1000.0
+    unit = 1.0 if figure.name == RATE else 1000.0
     ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
     return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}
 
@@ -132,14 +134,11 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
     a, b = outcome.names
     effect = f"differences below {100 * comparison.least_effect:g} % do not count"
     title = f"B ({b}) compared with A ({a}), {counted(len(outcome.rounds), 'round')}; {effect}"
-    cells = [*map(comparison_cells, comparison.figures)]
-    cells += [failure_cells(comparison.failures)] if comparison.failures else []
-    cells += [cost_cells(outcome)] if outcome.cost_ratio else []
-    others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes]
+    others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes, *outcome.unjudged]
     return [
         verdict,
-        Table(title, _HEADINGS, [Row(name, texts) for name, *texts in cells], margins="fitting"),
-        replace(_sides_table(outcome, exact=True), spare=figures.SPARE_LATENCIES, margins="fitting"),
+        Table(title, _HEADINGS, _rows(outcome), margins="fitting"),
+        _sides_table(outcome),
         servers.printed_table("side", list(zip(SIDES, outcome.sides, strict=False))),
         *costs.printed_table("side", list(zip(SIDES, outcome.spendings, strict=False))),
         *([Text(f"  {outcome.where}")] if outcome.where else []),
@@ -150,12 +149,13 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
     ]
 
 
-def _sides_table(outcome: ComparisonOutcome, *, exact: bool = False) -> Table:
+def _sides_table(outcome: ComparisonOutcome) -> Table:
     rows = []
     for side in outcome.totals:
         counts = [f"{side.total.requests:,}", f"{side.total.failures:,}", percent(side.measured.error_rate)]
-        rows.append(Row(side.letter, [*counts, *figures.latency_cells(side.total, exact=exact)]))
-    return Table("Sides", ["side", "requests", "failures", "failure rate", *figures.LATENCIES], rows, names="left")
+        rows.append(Row(side.letter, [*counts, *figures.latency_cells(side.total)]))
+    headings = ["side", "requests", "failures", "failure rate", *figures.LATENCIES]
+    return Table("Sides", headings, rows, names="left", spare=figures.SPARE_LATENCIES, margins="fitting")
 
 
 def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -> Page:
@@ -201,7 +201,8 @@ def interval_chart(comparison: Comparison) -> Intervals:
             f"{row.name}: B is {row.ratio:.3f} times A, {row.low:.3f} to {row.high:.3f}, {row.kind}" for row in rows
         ),
         axis="B / A",
-        legend=f"With 99 % intervals. Ratios in the shaded band, {100 * effect:g} % around 1, count as the same.",
+        legend=f"{INTERVAL.capitalize()}s of all figures together. "
+        f"Ratios in the shaded band, {100 * effect:g} % around 1, count as the same.",
         band=effect,
         rows=rows,
     )
@@ -217,18 +218,21 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
     notes = [*outcome.problems, *([outcome.limit_note] if outcome.limit_note else [])]
     if comparison is None:
         return Headline("warn", outcome.too_few, notes)
-    failed = [
-        f"{result.gate} is true of B, at {result.gate.show(result.figure)}" for result in outcome.gates if result.failed
-    ]
+    failed = [result.finding for result in outcome.gates if result.failed]
+    short = [result.finding for result in outcome.gates if result.shortfall]
     found = [_differs(each) for each in comparison.figures if each.verdict in (Verdict.BETTER, Verdict.WORSE)]
     found.sort(key=lambda words: not words.endswith(str(comparison.verdict)))
     if comparison.failures and comparison.failures.verdict is not Verdict.SAME:
         found = [_fail(outcome), *found]
     where = [outcome.where] if outcome.where else []
     ratios = ", ".join(f"{figure.name} {figure.ratio.ratio:.3f}" for figure in comparison.figures)
-    causes = [*failed, *found, *outcome.problems, *outcome.unclear] or [f"ratios of B to A: {ratios}"]
+    causes = [*failed, *short, *found, *outcome.problems, *outcome.unclear] or [f"ratios of B to A: {ratios}"]
     reasons = [*causes, *where, *outcome.server_notes]
-    words = VERDICTS[comparison.verdict]
+    words = outcome.words
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        return Headline(
+            "warn", f"Interrupted after {counted(len(outcome.rounds), 'round')} (measured: {words})", reasons
+        )
     if outcome.strict and outcome.limits:
         return Headline("warn", f"{NOT_TO_BE_TRUSTED} (measured: {words})", [*outcome.limits[:1], *reasons])
     reasons += [outcome.limit_note] if outcome.limit_note else []
@@ -237,6 +241,8 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
     if outcome.failures and comparison.verdict in (Verdict.SAME, Verdict.BETTER):
         words = f"{words}, but requests failed"
         reasons = [_fail(outcome), *reasons]
+    if short:
+        words = f"{words}, but not enough evidence for {counted(len(short), 'gate')}"
     not_good = outcome.exit_code or outcome.failures or comparison.verdict is Verdict.UNCLEAR
     is_failing = comparison.verdict is Verdict.FAILING and not outcome.accepted
     is_bad = comparison.verdict is Verdict.WORSE or is_failing
@@ -245,7 +251,8 @@ def compare_headline(outcome: ComparisonOutcome) -> Headline:
 
 def _differs(figure: Figure) -> str:
     change = 100 * (figure.ratio.ratio - 1)
-    return f"{figure.name}: {abs(change):.1f} % {'higher' if change > 0 else 'lower'}, {figure.verdict}"
+    name = f"{figure.part} of the requests" if figure.part else figure.name
+    return f"{name}: {abs(change):.1f} % {'higher' if change > 0 else 'lower'}, {figure.verdict}"
 
 
 def _fail(outcome: ComparisonOutcome) -> str:
@@ -265,24 +272,18 @@ def _tiles(comparison: Comparison) -> list[Tile]:
 
 
 def _rows(outcome: ComparisonOutcome) -> list[Row]:
-    rows = []
-    for figure in outcome.comparison.figures if outcome.comparison else ():
-        name, _, _, *cells = comparison_cells(figure)
-        sides = [_figure(name, figure.ratio.a), _figure(name, figure.ratio.b)]
-        rows.append(Row(name, [*sides, *cells], good=_NEWS.get(figure.verdict)))
-    if outcome.comparison and (failures := outcome.comparison.failures):
-        name, *cells = failure_cells(failures)
-        rows.append(Row(name, cells, good=_NEWS.get(failures.verdict)))
-    if outcome.cost_ratio:
-        name, *cells = cost_cells(outcome)
-        rows.append(Row(name, cells))
-    return rows
+    found = outcome.comparison
+    cells = [(comparison_cells(figure), figure.verdict) for figure in found.figures] if found else []
+    cells += [(failure_cells(found.failures), found.failures.verdict)] if found and found.failures else []
+    rows = [Row(name, texts, good=_NEWS.get(verdict)) for (name, *texts), verdict in cells]
+    cost = cost_cells(outcome)
+    return [*rows, *([Row(cost[0], cost[1:])] if cost else [])]
 
 
 def _gates_table(outcome: ComparisonOutcome) -> Table:
     rows = [
         Row(
-            str(result.gate),
+            result.condition,
             [result.gate.show(result.figure), "✗ failed" if result.failed else "✓ passed"],
             good=not result.failed,
         )
@@ -292,30 +293,21 @@ def _gates_table(outcome: ComparisonOutcome) -> Table:
 
 
 def _figure(name: str, value: float) -> str:
-    return per_second(value) if name == "rate" else milliseconds(value / 1000)
+    return per_second(value) if name == RATE else milliseconds(value / 1000)
 
 
 def _rounds_chart(outcome: ComparisonOutcome) -> Chart | None:
-    p99s = [[pair[side].total.percentile_ms(99) for pair in outcome.rounds] for side in range(2)]
-    found = [value for side in p99s for value in side if value is not None]
-    if not found:
-        return None
     rounds = range(1, len(outcome.rounds) + 1)
-    tooltips = [
-        f"round {number}\nA {milliseconds(a)}\nB {milliseconds(b)}" for number, a, b in zip(rounds, *p99s, strict=True)
-    ]
-    return Chart(
-        title="p99 by round",
-        label=f"p99 of A and B in {len(rounds)} rounds, from {milliseconds(min(found))} to {milliseconds(max(found))}",
-        x=Axis("round", Linear(0.5, len(rounds) + 0.5)),
-        y=Axis("ms", latency_scale(found)),
-        curves=[
-            Curve(side, list(zip(rounds, values, strict=True)), style, dots=True)
-            for style, (side, values) in enumerate(zip(_names(outcome), p99s, strict=True))
-        ],
-        columns=[Column(number, text) for number, text in zip(rounds, tooltips, strict=True)],
-        numbers=Numbers(
-            ["round", *SIDES],
-            [[str(number), milliseconds(a), milliseconds(b)] for number, a, b in zip(rounds, *p99s, strict=True)],
-        ),
+    return charts.curves_chart(
+        "p99 by round",
+        f"p99 of A and B in {len(rounds)} rounds",
+        Axis("round", Linear(0.5, len(rounds) + 0.5)),
+        "ms",
+        [(number, f"round {number}") for number in rounds],
+        {
+            name: [pair[side].total.percentile_ms(99) for pair in outcome.rounds]
+            for side, name in enumerate(_names(outcome))
+        },
+        milliseconds,
+        dots=True,
     )

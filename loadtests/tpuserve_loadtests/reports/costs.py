@@ -74,7 +74,10 @@ def csv_cells(spending: Spending | None) -> dict[str, Any]:  # values of several
 
 
 def _unmeasured_lines(spendings: Sequence[Spending]) -> list[str]:
-    reasons = dict.fromkeys(one.energy.reason for one in spendings if isinstance(one.energy, Unmeasured))
+    # Most machines have no counters. Only a user with a price asks for more than the load.
+    reasons = dict.fromkeys(
+        one.energy.reason for one in spendings if isinstance(one.energy, Unmeasured) and one.price is not None
+    )
     return [f"Energy: not measured: {reason}" for reason in reasons]
 
 

@@ -1,16 +1,16 @@
 """Figures of runs that several reports show: cells, CSV rows, the most frequent errors, the origin and the load."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.run import LINE_TITLES
 from tpuserve_loadtests.measurement.measured import Measured, timeline
-from tpuserve_loadtests.measurement.recorder import Summary
+from tpuserve_loadtests.measurement.recorder import ITL, TTFT, Summary
 from tpuserve_loadtests.rendering.report import Cells, Row, Table, Text
 from tpuserve_loadtests.rendering.scales import seconds, three_digits
 
@@ -18,33 +18,87 @@ LATENCIES: Final = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms"
 # Narrow terminals omit these.
 SPARE_LATENCIES: Final = ("p90 ms", "p95 ms")
 VERSION: Final = f"tpuserve-loadtests {metadata.version('tpuserve-loadtests')}"
+# Columns of the time to the first token and of the time between tokens.
+_TOKEN_LATENCIES: Final = {
+    f"{name} {percent} ms": f"{kind}_{percent}_ms"
+    for kind, name in ((TTFT, "first"), (ITL, "between"))
+    for percent in ("p50", "p90", "p99")
+}
 _MOST_PRINTED: Final = 5
 _MOST_ROWS: Final = 20
 
 
-def latency_cells(line: Summary, *, exact: bool = False) -> list[str]:
-    """Format cells for LATENCIES with three significant digits, or with two decimals if `exact`, for a terminal."""
+def latency_cells(line: Summary) -> list[str]:
+    """Format cells for LATENCIES."""
     latencies = (line.p50_ms, line.p90_ms, line.p95_ms, line.p99_ms, line.p99_9_ms, line.max_ms)
-    return ["-" if ms is None else f"{ms:.2f}" if exact else three_digits(ms) for ms in latencies]
+    missing = "failed" if line.failures else "-"
+    return [missing if ms is None else f"{ms:.2f}" for ms in latencies]
 
 
-def line_headings(kind: str, *, wrong: bool = False, exact: bool = False) -> list[str]:
-    """Return the headings of `line_cells`. `kind` is the heading of the names."""
-    return [
-        kind,
-        "requests",
-        "failures",
-        *(["wrong"] if wrong else []),
-        "rate/s" if exact else "responses/s",
-        *LATENCIES,
+def lines_table(
+    title: str,
+    kind: str,
+    lines: Iterable[tuple[str, Summary]],
+    *,
+    total: str = "",
+    wrong: bool = False,
+    retries: bool = False,
+    intro: str = "",
+    names: Literal["fold", "right"] = "fold",
+) -> Table:
+    """Return a table with a row for each line: counts, rate and latencies. `kind` is the heading of the names.
+
+    `total` is the name of the line that is the total of the others. `wrong` and `retries` add columns of these counts.
+    """
+    optional = [name for name, is_shown in (("wrong", wrong), ("retries", retries)) if is_shown]
+    counted_names = ["requests", "failures", *optional]
+    rows = []
+    for name, line in lines:
+        counts = [f"{getattr(line, count):,.0f}" for count in counted_names]
+        rows.append(
+            Row(name, [*counts, f"{line.rate_per_s:,.1f}", *latency_cells(line)], bool(total) and name == total)
+        )
+    headings = [kind, *counted_names, "rate/s", *LATENCIES]
+    return Table(title, headings, rows, intro, names=names, spare=SPARE_LATENCIES, margins="fitting")
+
+
+def replicas_tables(measured: Measured) -> list[Table]:
+    """Return a table of the replicas, or an empty list for a single one."""
+    lines = [(line.name, line) for line in measured.replicas()]
+    return [lines_table("Replicas", "replica", lines)] if lines else []
+
+
+def tokens_of(measured: Measured) -> dict[str, dict[str, float]]:
+    """Return the figures of streamed responses by line, in milliseconds and tokens per second."""
+    found = {}
+    for name in measured.recorder.lines:
+        series = measured.recorder.tally(name).series
+        latencies = {
+            f"{kind}_p{percent}_ms": value / 1000
+            for kind in series
+            for percent in (50, 90, 99)
+            if (value := series[kind].percentile_us(percent)) is not None
+        }
+        if latencies:
+            tokens = sum(histogram.count for histogram in series.values())
+            found[name] = {"tokens": tokens, "tokens_per_s": tokens / max(measured.span_s, 1e-3), **latencies}
+    return found
+
+
+def tokens_tables(measured: Measured) -> list[Table]:
+    """Return a table of the tokens of streamed responses, or an empty list without any."""
+    rows = [
+        Row(
+            line_title(name),
+            [
+                f"{line['tokens']:,.0f}",
+                f"{line['tokens_per_s']:,.1f}",
+                *(three_digits(line[key]) if key in line else "-" for key in _TOKEN_LATENCIES.values()),
+            ],
+        )
+        for name, line in tokens_of(measured).items()
     ]
-
-
-def line_cells(line: Summary, *, wrong: bool = False, exact: bool = False) -> list[str]:
-    """Format counts, rate and latencies of a line. With `wrong`, the counts include wrong responses."""
-    counts = (line.requests, line.failures, *([line.wrong] if wrong else []))
-    rate = f"{line.rate_per_s:,.1f}" if exact else three_digits(line.rate_per_s)
-    return [*(f"{count:,.0f}" for count in counts), rate, *latency_cells(line, exact=exact)]
+    return [Table("Tokens", ["line", "tokens", "tokens/s", *_TOKEN_LATENCIES], rows)] if rows else []
 
 
 def window_rows(measured: Measured) -> list[Cells]:
@@ -111,7 +165,8 @@ def most_frequent(measured: Measured) -> list[str]:
 
 def line_title(name: str) -> str:
     """Return the title of a line in tables: a protocol's proper name, or the line's own name."""
-    return LINE_TITLES.get(name, name)
+    line, comma, rows = name.partition(", ")
+    return f"{LINE_TITLES.get(line, line)}{comma}{rows}"
 
 
 def describe_origin(runs: Sequence[Measured]) -> str:

@@ -1,13 +1,13 @@
 """The report of a run that was repeated until a figure settled."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE
 from tpuserve_loadtests.judgement.repetition import FIGURES, MEDIAN, RepetitionOutcome, describe_interval, value_of
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, Rule
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Rule
 from tpuserve_loadtests.rendering.report import (
     Charts,
     Document,
@@ -15,7 +15,6 @@ from tpuserve_loadtests.rendering.report import (
     Page,
     Printed,
     Report,
-    Row,
     Table,
     Text,
     Tile,
@@ -80,11 +79,11 @@ def _printed(outcome: RepetitionOutcome) -> list[Printed]:
     first = outcome.runs[0]
     rows = f"{first.rows:.3g} row{'' if first.rows == 1 else 's'} a request"
     runs = f"{counted(len(outcome.runs), 'run')} of {first.measured.span_s:.1f} s, {first.measured.load}"
-    table = _table(outcome, f"{first.model}: {runs}, {rows}", wrong=bool(first.total.checked), exact=True)
+    table = _table(outcome, f"{first.model}: {runs}, {rows}", wrong=bool(first.total.checked))
     intervals = [(name, interval) for name, interval in outcome.intervals.items() if interval is not None]
     return [
         Text(_headline(outcome).sentence, folds=True),
-        replace(table, names="right", spare=figures.SPARE_LATENCIES, margins="fitting"),
+        table,
         *(Text(f"  {name}: {describe_interval(name, interval)}") for name, interval in intervals),
         *(error for run in outcome.runs for error in figures.printed_errors(run.measured)),
         *servers.printed(outcome.watched),
@@ -121,7 +120,7 @@ def _headline(outcome: RepetitionOutcome) -> Headline:
     notes = [str(result) for result in outcome.gates if result.failed] + list(outcome.notes)
     if outcome.is_generator_limit:
         return Headline("warn", NOT_TO_BE_TRUSTED, notes)
-    if outcome.exit_code not in (0, EXIT_GENERATOR):
+    if outcome.exit_code in (EXIT_GATE, EXIT_FAILED):
         failures = sum(run.total.failures for run in outcome.runs)
         words = (
             "Failed the gates"
@@ -130,7 +129,8 @@ def _headline(outcome: RepetitionOutcome) -> Headline:
         )
         return Headline("bad", words, [outcome.statement, *notes])
     if not outcome.is_settled:
-        return Headline("warn", "Inconclusive", [outcome.statement, *notes])
+        words = "Interrupted" if outcome.interruption else "Inconclusive"
+        return Headline("warn", words, [outcome.statement, *notes])
     figure = outcome.settling.figure
     interval = outcome.intervals[figure]
     assert interval is not None  # a settled figure has one
@@ -149,33 +149,25 @@ def _tiles(outcome: RepetitionOutcome) -> list[Tile]:
     ] + costs.tiles(outcome.spending)
 
 
-def _table(
-    outcome: RepetitionOutcome, title: str, intro: str = "", *, wrong: bool = False, exact: bool = False
-) -> Table:
-    lines = [*((str(number), run.total) for number, run in enumerate(outcome.runs, start=1)), (MEDIAN, outcome.median)]
-    rows = [Row(name, figures.line_cells(line, wrong=wrong, exact=exact), name == MEDIAN) for name, line in lines]
-    return Table(title, figures.line_headings("run", wrong=wrong, exact=exact), rows, intro)
+def _table(outcome: RepetitionOutcome, title: str, intro: str = "", *, wrong: bool = False) -> Table:
+    runs = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
+    lines = [*runs, (MEDIAN, outcome.median)]
+    return figures.lines_table(title, "run", lines, total=MEDIAN, wrong=wrong, intro=intro, names="right")
 
 
 def _runs_chart(outcome: RepetitionOutcome, name: str) -> Chart | None:
     values = [value_of(name, measured) for measured in outcome.measured]
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
     interval = outcome.intervals[name]
-    ends = [] if interval is None else [Rule("low", y=interval.low), Rule("high", y=interval.high)]
-    numbers = range(1, len(values) + 1)
-    cells = ["no responses" if value is None else _show(name, value) for value in values]
-    unit = "responses/s" if name == "rate" else "ms"
-    return Chart(
-        title=f"{name} by run",
-        label=f"{name} of {counted(len(values), 'run')}, from {_show(name, min(found))} to {_show(name, max(found))}",
-        x=Axis("run", Linear(0.5, len(values) + 0.5)),
-        y=Axis(unit, Linear.around(found)),
-        curves=[Curve(name, list(zip(numbers, values, strict=True)), dots=True)],
-        rules=ends,
-        columns=[Column(number, f"run {number}\n{cell}") for number, cell in zip(numbers, cells, strict=True)],
-        numbers=Numbers(["run", name], [[str(number), cell] for number, cell in zip(numbers, cells, strict=True)]),
+    return charts.curves_chart(
+        f"{name} by run",
+        f"{name} of {counted(len(values), 'run')}",
+        Axis("run", Linear(0.5, len(values) + 0.5)),
+        "responses/s" if name == "rate" else "ms",
+        [(number, f"run {number}") for number in range(1, len(values) + 1)],
+        {name: values},
+        per_second if name == "rate" else milliseconds,
+        rules=[] if interval is None else [Rule("low", y=interval.low), Rule("high", y=interval.high)],
+        dots=True,
     )
 
 

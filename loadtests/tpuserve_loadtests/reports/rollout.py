@@ -1,13 +1,14 @@
 """The report of a rollout for the change record: the live version, the steps with their reasons, the measurements."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.rendering.report import (
     Case,
     Document,
@@ -24,10 +25,10 @@ from tpuserve_loadtests.rendering.report import (
 from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports import figures
 from tpuserve_loadtests.reports.compare import compare_headline, compare_sections
+from tpuserve_loadtests.reports.run import checks_table, run_headline
 from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
-from tpuserve_loadtests.rollout.labels import version_text
 from tpuserve_loadtests.rollout.parity import Parity
-from tpuserve_loadtests.rollout.procedure import Outcome, RolloutOutcome, Step, StepState
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, RolloutOutcome, Step, StepState
 
 _MARKS: Final = {
     StepState.PASSED: "✓ passed",
@@ -39,13 +40,13 @@ _MARKS: Final = {
 _NEWS: Final = {StepState.PASSED: True, StepState.DONE: True, StepState.FAILED: False}
 _LIVE: Final = {
     Outcome.PROMOTED: "version {0.new}",
-    Outcome.STUCK: "see the labels",
-    Outcome.SERVER_GONE: "see the labels",
+    Outcome.STUCK: "see the {0.wording.noun}",
+    Outcome.SERVER_GONE: "see the {0.wording.noun}",
 }
 _VERDICTS: Final = {"better": True, "worse": False}
 _MOST_DIFFERENCES: Final = 10
 _SHOWN_S: Final = 0.1
-_DRY_RUN: Final = "A dry run moves no label and sends no load. Perform the rollout with --execute."
+_DRY_RUN: Final = "A dry run moves nothing and sends no load. Perform the rollout with --execute."
 
 
 def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Mapping[str, str]) -> Report:
@@ -54,7 +55,10 @@ def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Ma
         kind="rollout",
         subject=outcome.model,
         exit_code=outcome.exit_code,
-        cases=rollout_cases(planned, outcome.steps),
+        cases=[
+            *rollout_cases(planned, outcome.steps),
+            *(Case(f"replica {state.address}", state.lacks) for state in outcome.replicas),
+        ],
         statement=outcome.statement,
         printed=lambda: [Text(outcome.statement)],
         document=lambda: _document(outcome),
@@ -73,7 +77,10 @@ def _case(name: str, step: Step | None) -> Case:
     if step is None:
         return Case(name, skipped="not reached")
     if step.state is StepState.FAILED:
-        return Case(name, step.detail or "failed", seconds=step.seconds)
+        words = step.detail or "failed"
+        if name == INTERRUPTED:
+            return Case(name, error=words, seconds=step.seconds)
+        return Case(name, words, seconds=step.seconds)
     unjudged = step.state in (StepState.PLANNED, StepState.SKIPPED)
     return Case(name, skipped=f"{step.state}: {step.detail}" if unjudged else "", seconds=step.seconds)
 
@@ -85,7 +92,8 @@ def _document(outcome: RolloutOutcome) -> Document:
         "to": outcome.new,
         "outcome": outcome.outcome,
         "exit_code": outcome.exit_code,
-        "labels": outcome.labels,
+        outcome.wording.noun: outcome.labels,
+        "replicas": [asdict(state) for state in outcome.replicas],
         "metrics": [asdict(one) | {"verdict": one.verdict} for one in outcome.findings.metrics],
         "started_at": outcome.started_at,
         "steps": [asdict(step) for step in outcome.steps],
@@ -104,7 +112,8 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
         sections=[
             Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
             *_metrics(outcome),
-            Table("Labels", ["label", "before", "file", "server"], _labels(outcome), words=True),
+            Table(outcome.wording.title, [*outcome.wording.columns], _labels(outcome), words=True),
+            Table("Replicas", ["replica", "configuration", "labels", "state"], _replicas(outcome), words=True),
             *groups,
             figures.errors_table(_runs(outcome)),
         ],
@@ -116,35 +125,36 @@ def _headline(outcome: RolloutOutcome) -> Headline:
     dry_run = [_DRY_RUN] if outcome.dry_run else []
     failed = [f"{step.name}: {step.detail}" for step in outcome.steps if step.state is StepState.FAILED]
     # An interrupted or inconclusive rollout does not reflect on the new version.
-    kind: Kind = "warn" if outcome.exit_code in (EXIT_FAILED, EXIT_GENERATOR) else "bad"
+    kind: Kind = "warn" if outcome.exit_code in (EXIT_EVIDENCE, EXIT_GENERATOR, EXIT_INTERRUPTED) else "bad"
     refused = "Interrupted" if outcome.interrupted else f"Version {outcome.new} was refused"
-    back = "Interrupted, and the labels were moved back" if outcome.interrupted else "The labels were moved back"
+    wording = outcome.wording
+    back = f"Interrupted, and the {wording.back}" if outcome.interrupted else f"The {wording.back}"
     match outcome.outcome:
         case Outcome.PLANNED:
             return Headline("plan", "Plan: nothing was changed", [*dry_run, f"Version {outcome.live} is live"])
         case Outcome.PROMOTED:
             return Headline("good", f"Version {outcome.new} is live", _let_pass(outcome))
         case Outcome.REFUSED:
-            words = f"{refused}: version {outcome.live} is live, and no label was moved"
+            words = f"{refused}: version {outcome.live} is live, and {wording.unmoved}"
             return Headline(kind, words, [*failed, *dry_run])
         case Outcome.MOVED_BACK:
             return Headline(kind, f"{back}: version {outcome.live} is live again", failed)
         case Outcome.SERVER_GONE:
-            words = f"The server does not respond: the file has version {outcome.live} again"
-            do = f"Start the server with this file. It then serves version {outcome.live}"
+            words = f"{outcome.missing.capitalize()}: the file has version {outcome.live} again"
+            do = f"A server that starts with this file serves version {outcome.live}"
             return Headline("bad", words, [outcome.labels, *failed, do])
         case Outcome.STUCK:
-            do = "Set the labels in the file and reload it"
-            return Headline("bad", "The labels could not be moved back", [outcome.labels, *failed, do])
+            words = f"The {wording.noun} could not be moved back"
+            return Headline("bad", words, [outcome.labels, *failed, wording.advice])
 
 
 def _let_pass(outcome: RolloutOutcome) -> list[str]:
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     found = []
     if comparison is not None and comparison.limits:
-        found.append("compare: the load generator was the limit (accepted by --generator-limit)")
+        found.append("shadow: the load generator was the limit (accepted by --generator-limit)")
     if comparison is not None and comparison.unclear:
-        found.append("compare: inconclusive, the new version may be worse (accepted by --unclear)")
+        found.append("shadow: inconclusive, the new version may be worse (accepted by --unclear)")
     if soak is not None and not soak.run.generator.trusted:
         found.append("soak: the load generator was the limit (accepted by --generator-limit)")
     return found
@@ -189,8 +199,15 @@ def _times(outcome: RolloutOutcome, step: Step) -> list[str]:
 
 def _labels(outcome: RolloutOutcome) -> list[Row]:
     return [
-        Row(each.label, [version_text(outcome.before.get(each.label)), each.in_file, each.server])
+        Row(each.label, [outcome.wording.value(outcome.before.get(each.label)), each.in_file, each.server])
         for each in outcome.standings
+    ]
+
+
+def _replicas(outcome: RolloutOutcome) -> list[Row]:
+    return [
+        Row(state.address, [state.configuration, state.versions, state.lacks or "follows"], good=not state.lacks)
+        for state in outcome.replicas
     ]
 
 
@@ -215,11 +232,30 @@ def _groups(outcome: RolloutOutcome) -> list[Group]:
     if found.parity:
         groups.append(_parity(found.parity, outcome))
     if compared := found.comparison:
-        title = f"Comparison: A is {compared.names[0]} (live before), B is {compared.names[1]}"
-        groups.append(Group(title, compare_headline(compared), compare_sections(compared), "compare"))
+        title = f"Shadow: the same load for {compared.names[0]} (A, live before) and {compared.names[1]} (B)"
+        lines = [
+            replace(line, name=f"{side.letter} over {figures.line_title(line.name)}")
+            for side in compared.totals
+            for line in side.measured.lines()
+        ]
+        sections = [_lines("By protocol", lines), *compare_sections(compared)]
+        groups.append(Group(title, compare_headline(compared), sections, "shadow"))
+    if canary := found.canary:
+        measured = canary.measured
+        replicas = [
+            tally.summary(address, (tally.requests - tally.failures) / measured.span_s)
+            for address, tally in sorted(measured.recorder.replicas.items())
+        ]
+        sections = [checks_table(canary), _lines("By protocol", measured.lines()), _lines("By replica", replicas)]
+        groups.append(Group(f"Canary: {canary.model} under load", run_headline(canary), sections, "canary"))
     if soak := found.soak:
         groups.append(Group("Soak: the new version under load", soak_headline(soak), soak_sections(soak), "soak"))
     return groups
+
+
+def _lines(title: str, lines: Sequence[Summary]) -> Table:
+    named = [(figures.line_title(line.name), line) for line in lines]
+    return figures.lines_table(title, "line", named, wrong=True)
 
 
 def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
@@ -241,7 +277,7 @@ def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
 def _runs(outcome: RolloutOutcome) -> list[Measured]:
     comparison, soak = outcome.findings.comparison, outcome.findings.soak
     runs = [measured for pair in comparison.rounds for measured in pair] if comparison else []
-    return [*runs, *([soak.run.measured] if soak else [])]
+    return [*runs, *(run.measured for run in (outcome.findings.canary, soak and soak.run) if run)]
 
 
 def _origin(outcome: RolloutOutcome) -> str:

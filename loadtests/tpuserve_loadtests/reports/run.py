@@ -1,12 +1,12 @@
 """The report of one run, and its verdict in words."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import UNSETTLED, RunOutcome
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import timeline
@@ -67,9 +67,12 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "warm_up_requests": measured.recorder.warm_up_requests,
         f"{outcome.line_kind}s": {line.name: figures.figures_of(line) for line in measured.lines()},
         "total": figures.figures_of(outcome.total),
+        "tokens": figures.tokens_of(measured),
+        "replicas": {line.name: figures.figures_of(line) for line in measured.replicas()},
         "error_rate": measured.error_rate,
         "wrong_rate": measured.wrong_rate,
         "stable": measured.stable,
+        "slow_start_s": measured.slow_start_s,
         "generator": {"trusted": outcome.generator.trusted, **asdict(outcome.generator)},
         "gates": [result.as_document() for result in outcome.gates],
         "errors": [
@@ -93,11 +96,13 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
     )
-    details = [f"  {_checks(total)}" if total.checked else "", bound]
+    details = [f"  {checks}" if (checks := _checks(total)) else "", bound]
     lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
     return [
         Text(run_headline(outcome).sentence, folds=True),
         _table(outcome),
+        *figures.replicas_tables(outcome.measured),
+        *figures.tokens_tables(outcome.measured),
         *figures.printed_errors(outcome.measured),
         *(Text(text, folds=True) for text in details if text),
         *servers.printed(outcome.watched),
@@ -108,18 +113,22 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
 
 def _table(outcome: RunOutcome) -> Table:
     measured, total = outcome.measured, outcome.total
-    rows = f"{outcome.rows:.3g} row{'' if outcome.rows == 1 else 's'} a request"
+    rows = f", {outcome.rows:.3g} row{'' if outcome.rows == 1 else 's'} a request" if outcome.rows else ""
     warm_up = f", after {measured.load.warm_up_s:.3g} s of warm-up" if measured.load.warm_up_s else ""
-    title = f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}, {rows}{warm_up}"
-    table = _lines(outcome, title, [*measured.lines(), total], exact=True)
-    return replace(table, spare=figures.SPARE_LATENCIES, margins="fitting")
+    title = f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}{rows}{warm_up}"
+    return _lines(outcome, title, [*measured.lines(), total])
 
 
 def _checks(total: Summary) -> str:
-    compared = f"{total.wrong:,} of {counted(total.checked, 'response')} compared with golden responses were wrong"
-    if total.wrong:
-        return f"{compared}, {100 * total.wrong / total.checked:.3g} %"
-    return f"{compared}; at most {100 * share_unseen(total.checked):.2g} % are wrong, at 99 % confidence"
+    form = f"{counted(total.malformed, 'response')} had a wrong form"
+    if not total.checked:
+        return form if total.malformed else ""
+    wrong = total.wrong - total.malformed
+    found = f"{wrong:,} of {counted(total.checked, 'response')} compared with golden responses were wrong"
+    found += f", {100 * wrong / total.checked:.3g} %" if wrong else ""
+    if not wrong:
+        found += f"; at most {100 * share_unseen(total.checked):.2g} % are wrong, at 99 % confidence"
+    return f"{form}; {found}" if total.malformed else found
 
 
 def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
@@ -139,6 +148,8 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             servers.process_timeline(outcome.watched.use, load.seconds),
             costs.section("load", [(str(load), outcome.spending)]),
             _lines(outcome, f"By {outcome.line_kind}", [*lines, *([outcome.total] if len(lines) > 1 else [])]),
+            *figures.replicas_tables(measured),
+            *figures.tokens_tables(measured),
             figures.errors_table([measured]),
         ],
         settings={**figures.describe_load(measured), **settings},
@@ -163,24 +174,27 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
     ]
 
 
-def _lines(outcome: RunOutcome, title: str, lines: Sequence[Summary], *, exact: bool = False) -> Table:
-    wrong = bool(outcome.total.checked)
-    rows = [
-        Row(
-            figures.line_title(line.name),
-            figures.line_cells(line, wrong=wrong, exact=exact),
-            line.name == outcome.total.name,
-        )
-        for line in lines
-    ]
-    return Table(title, figures.line_headings(outcome.line_kind, wrong=wrong, exact=exact), rows)
+def _lines(outcome: RunOutcome, title: str, lines: Sequence[Summary]) -> Table:
+    total = outcome.total
+    return figures.lines_table(
+        title,
+        outcome.line_kind,
+        [(figures.line_title(line.name), line) for line in lines],
+        total=figures.line_title(total.name),
+        wrong=bool(total.checked or total.wrong),
+        retries=bool(total.retries),
+    )
 
 
 def _latencies(outcome: RunOutcome) -> list[Chart | None]:
     recorder, total = outcome.measured.recorder, outcome.measured.total.histogram
     names = recorder.lines if len(recorder.lines) > 1 else ()
     histograms = {figures.line_title(name): recorder.tally(name).histogram for name in names}
-    limits = [Rule(str(result.gate), y=result.gate.value) for result in outcome.gates if result.gate.is_latency]
+    limits = [
+        Rule(str(result.gate), y=result.gate.value)
+        for result in outcome.gates
+        if result.gate.is_latency and not result.gate.series
+    ]
     return [
         charts.percentile_chart({"total": total, **histograms}, limits),
         charts.histogram_chart({"requests": total}),
@@ -198,30 +212,40 @@ def _offered(load: Load) -> list[tuple[float, float]]:
 def run_headline(outcome: RunOutcome) -> Headline:
     """Return the verdict: passed, failed, or untrusted. The first reason is the cause."""
     measured = outcome.measured
-    stopped = [measured.stopped] if measured.stopped else []
+    interruption = measured.interruption
+    stopped = [interruption or measured.stopped] if measured.stopped else []
     limits = list(outcome.generator.limits)
-    notes = [note for note in (*outcome.extra_notes, outcome.watched.note if outcome.watched.server else "") if note]
+    broken = [outcome.broken] if outcome.broken else []
+    seen = outcome.watched.note if outcome.watched.server else ""
+    notes = [note for note in (*outcome.extra_notes, seen) if note]
     notes += [UNSETTLED] if measured.stable is False else []
+    notes += [measured.start_note] if measured.start_note else []
     if outcome.exit_code == EXIT_GENERATOR:
-        return Headline("warn", NOT_TO_BE_TRUSTED, [*limits, *stopped, *notes])
+        return Headline("warn", NOT_TO_BE_TRUSTED, [*limits, *stopped, *broken, *notes])
     if outcome.exit_code == EXIT_GATE:
         failed = [_failed_gate(result, outcome) for result in outcome.gates if result.failed]
         words = "Failed the gate" if len(outcome.gates) == 1 else f"Failed {len(failed)} of {len(outcome.gates)} gates"
-        return Headline("bad", words, [*failed, *stopped, *limits, *notes])
+        return Headline("bad", words, [*failed, *stopped, *limits, *broken, *notes])
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        words = f"{interruption[:1].upper()}{interruption[1:]}"
+        return Headline("warn", words, [_figures_line(outcome), *broken, *notes])
+    if outcome.exit_code == EXIT_EVIDENCE:
+        short = [result.finding for result in outcome.gates if result.shortfall]
+        words = f"Not enough evidence for {len(short)} of {counted(len(outcome.gates), 'gate')}"
+        return Headline("warn", words, [*short, *stopped, *notes])
     if outcome.exit_code:
-        return Headline("bad", _failed(outcome), [*figures.most_frequent(measured), *stopped, *limits, *notes])
+        causes = [*figures.most_frequent(measured), *broken]
+        return Headline("bad", _failed(outcome), [*causes, *stopped, *limits, *notes])
     passed = "Passed the gate" if len(outcome.gates) == 1 else f"Passed all {len(outcome.gates)} gates"
-    words = passed if outcome.gates else "All requests succeeded"
+    words = measured.load.qualify(passed) if outcome.gates else "All requests succeeded"
     if not outcome.generator.trusted:
         return Headline("warn", f"{words}, but the load generator was the limit", [*limits, *stopped, *notes])
     return Headline("good", words, [_figures_line(outcome), *stopped, *notes])
 
 
 def _failed_gate(result: GateResult, outcome: RunOutcome) -> str:
-    words = f"{result.gate} is true, at {result.gate.show(result.figure)}"
-    if result.figure is None:
-        return f"{result.gate} has no figure: {result.gate.show(None)}"
-    if result.gate.is_latency and outcome.watched.parts:
+    words = result.finding
+    if result.gate.is_latency and result.figure is not None and outcome.watched.parts:
         part = max(outcome.watched.parts, key=lambda part: part.share)
         return f"{words}, and {percent(round(part.share, 2))} of the mean latency is {part.name}"
     if result.gate.metric in ("error_rate", "wrong", "wrong_rate"):
@@ -242,7 +266,10 @@ def _failed(outcome: RunOutcome) -> str:
         return "No request was measured"
     if not outcome.all_completed:
         return f"Failed: {total.failures:,} of {counted(total.requests, 'request')}"
-    return f"Wrong: {total.wrong:,} of {counted(total.checked, 'compared response')}"
+    if outcome.all_correct:
+        return "The scenario failed"
+    of = counted(total.requests, "request") if total.malformed else counted(total.checked, "compared response")
+    return f"Wrong: {total.wrong:,} of {of}"
 
 
 def checks_table(outcome: RunOutcome) -> Table:
@@ -251,22 +278,17 @@ def checks_table(outcome: RunOutcome) -> Table:
     lag = "" if generator.lag_p99_ms is None else f", p99 of the send delay {milliseconds(generator.lag_p99_ms)}"
     settled = {True: "✓ yes", False: "no", None: "too short"}[measured.stable]
     total = outcome.total
+    values = total.wrong - total.malformed
+    compared = f"{values:,} of {total.checked:,}"
     rows = [
-        *(_check(str(result.gate), result.gate.show(result.figure), not result.failed) for result in outcome.gates),
+        *(_gate(result) for result in outcome.gates),
         _check(
             "Request failures",
             f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
             outcome.all_completed,
         ),
-        *(
-            [
-                _check(
-                    "Golden responses", f"{total.wrong:,} of {total.checked:,} compared were wrong", outcome.all_correct
-                )
-            ]
-            if total.checked
-            else []
-        ),
+        *([_check("Response form", f"{total.malformed:,} wrong", outcome.all_correct)] if total.malformed else []),
+        *([_check("Golden responses", f"{compared} compared were wrong", not values)] if total.checked else []),
         Row(
             "Load generator",
             [f"{cores} of 1 core{lag}", "✓ kept up" if generator.trusted else "✗ the limit"],
@@ -275,6 +297,13 @@ def checks_table(outcome: RunOutcome) -> Table:
         Row("Stability", ["median latency and rate within 10 %", settled], good=measured.stable or None),
     ]
     return Table("Checks", ["check", "figure", "outcome"], rows)
+
+
+def _gate(result: GateResult) -> Row:
+    marks = {"passed": "✓ passed", "failed": "✗ failed"}
+    figure = f"{result.gate.show(result.figure)}{f'; {result.shortfall}' if result.shortfall else ''}"
+    good = None if result.shortfall else not result.failed
+    return Row(result.condition, [figure, marks.get(result.outcome, result.outcome)], good=good)
 
 
 def _check(name: str, figure: str, passed: bool) -> Row:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.search import Probe, Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Dot, Key, Numbers, Rule
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Dot, Key, Numbers, Rule
 from tpuserve_loadtests.rendering.report import (
     GENERATOR,
     Case,
@@ -73,9 +73,17 @@ def search_cases(searched: Searched, objectives: Sequence[Threshold]) -> list[Ca
     kept = f"a rate keeps {' and '.join(map(str, objectives))}"
     return [
         Case(GENERATOR, problem if limited else ""),
-        Case("the search ended", "" if ended or limited else problem, problem if limited else ""),
+        ended_case("the search ended", searched),
         Case(kept, statement if found and not found.best else "", "" if ended else statement),
     ]
+
+
+def ended_case(name: str, searched: Searched) -> Case:
+    """Return the case that a search ran to its end. The limit of the load generator has its own case."""
+    problem, code = searched.problem if searched.found is None else "", searched.exit_code
+    if code == EXIT_INTERRUPTED:
+        return Case(name, error=problem)
+    return Case(name, skipped=problem) if code == EXIT_GENERATOR else Case(name, problem)
 
 
 def search_document(searched: Searched) -> dict[str, Document]:
@@ -179,7 +187,7 @@ def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Ti
     return [
         Tile(f"{objective.metric} of a single user", objective.show(figure), str(objective))
         for objective in objectives
-        if (figure := objective.figure(measured)) is not None
+        if (figure := objective.figure(measured.whole)) is not None
     ]
 
 
@@ -188,8 +196,9 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
     points = [
         (probe, figure * scale)
         for probe, measured in searched.probes
-        if (figure := objective.figure(measured)) is not None
+        if (figure := objective.figure(measured.whole)) is not None
     ]
+    points.sort(key=lambda point: point[0].rate_per_s)
     if not points:
         return None
     limit = objective.value * scale
@@ -202,24 +211,10 @@ def _tries_chart(objective: Threshold, searched: Searched) -> Chart | None:
         y=Axis("ms" if objective.is_latency else "%", latency_scale([*(figure for _, figure in points), limit])),
         dots=[Dot(probe.rate_per_s, figure, probe.holds) for probe, figure in points],
         rules=[Rule(str(objective), y=limit), *best],
-        columns=[
-            Column(
-                probe.rate_per_s,
-                "\n".join(
-                    [
-                        f"{_rate(probe.rate_per_s)} {_outcome(probe)}",
-                        f"{objective.metric} {objective.show(figure / scale)}",
-                    ]
-                ),
-            )
-            for probe, figure in points
-        ],
         numbers=Numbers(
             ["rate", objective.metric, "outcome"],
-            [
-                [_rate(probe.rate_per_s), objective.show(figure / scale), _outcome(probe)]
-                for probe, figure in sorted(points, key=lambda point: point[0].rate_per_s)
-            ],
+            [[_rate(probe.rate_per_s), objective.show(figure / scale), _outcome(probe)] for probe, figure in points],
+            [probe.rate_per_s for probe, _ in points],
         ),
         keys=[Key("holds"), Key("does not hold", good=False)],
     )

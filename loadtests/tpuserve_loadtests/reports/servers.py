@@ -19,9 +19,10 @@ from tpuserve_loadtests.monitoring.watched import (
     Watched,
     server_columns,
 )
-from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Key, Numbers, TimeAxis, known_values
+from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Key, Numbers, TimeAxis
 from tpuserve_loadtests.rendering.report import Charts, Printed, Remark, Row, Share, Shares, Table, Text
-from tpuserve_loadtests.rendering.scales import MIB, Linear, Named, latency_scale, milliseconds, percent, three_digits
+from tpuserve_loadtests.rendering.scales import MIB, Linear, Named, milliseconds, percent, three_digits
+from tpuserve_loadtests.reports import charts
 
 _WHERE: Final = "Time breakdown"
 # The server's histogram for parts whose percentiles the table shows, too.
@@ -139,33 +140,14 @@ _PROCESS_PICTURES: Final[tuple[_Picture[ProcessMoment], ...]] = (
 
 def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: TimeAxis) -> Chart | None:
     drawn = {name: [figure(one) for one in moments] for name, figure in picture.figures.items()}
-    drawn = {name: values for name, values in drawn.items() if any(value is not None for value in values)}
-    middles = [time.middle(one.at_s, one.seconds) for one in moments]
-    periods = [time.period(one.at_s, one.seconds) for one in moments]
-    curves = [
-        Curve(name, list(zip(middles, values, strict=True)), style)
-        for style, (name, values) in enumerate(drawn.items())
-    ]
-    values = known_values(curves)
-    if not values:
-        return None
-    cells = [
-        ["-" if value is None else picture.written(value) for value in of_moment]
-        for of_moment in zip(*drawn.values(), strict=True)
-    ]
-    return Chart(
-        title=picture.title,
-        label=f"{picture.title}, from {picture.written(min(values))} to {picture.written(max(values))}",
-        x=time.axis,
-        y=Axis(picture.unit, latency_scale(values) if picture.written is milliseconds else Linear.around(values)),
-        curves=curves,
-        columns=[
-            Column(middle, "\n".join([period, *map(" ".join, zip(drawn, of_moment, strict=True))]))
-            for middle, period, of_moment in zip(middles, periods, cells, strict=True)
-        ],
-        numbers=Numbers(
-            ["time", *drawn], [[period, *of_moment] for period, of_moment in zip(periods, cells, strict=True)]
-        ),
+    return charts.curves_chart(
+        picture.title,
+        picture.title,
+        time.axis,
+        picture.unit,
+        [(time.middle(one.at_s, one.seconds), time.period(one.at_s, one.seconds)) for one in moments],
+        {name: values for name, values in drawn.items() if any(value is not None for value in values)},
+        picture.written,
     )
 
 
@@ -211,7 +193,7 @@ def printed_table(kind: str, rows: Rows) -> Table:
     return replace(table(kind, rows), title=_TITLE)
 
 
-def charts(kind: str, rows: Rows) -> Charts | None:
+def load_charts(kind: str, rows: Rows) -> Charts | None:
     """Chart the server's metrics for each load. Return None if fewer than two loads have metrics."""
     known = [(name, watched) for name, watched in rows if watched.parts]
     if len(known) < 2:
@@ -238,73 +220,44 @@ def _draw_shares(rows: Rows, x: Axis) -> Chart:
     first, last = rows[0], rows[-1]
     return Chart(
         title="Time breakdown by load",
-        label=f"At {first[0]}: {_shares_text(first[1], ', ')}; at {last[0]}: {_shares_text(last[1], ', ')}",
+        label=f"At {first[0]}: {_shares_text(first[1])}; at {last[0]}: {_shares_text(last[1])}",
         x=x,
         y=Axis("% of the mean latency", Linear(0.0, 100.0)),
         bars=bars,
-        columns=[Column(place, f"{row[0]}\n{_shares_text(row[1])}") for place, row in enumerate(rows, start=1)],
         numbers=Numbers(
             [x.title, *names],
             [[name, *(percent(round(share, 3)) for share in _shares(watched))] for name, watched in rows],
+            range(1, len(rows) + 1),
         ),
         keys=[Key(name, style) for style, name in enumerate(names)],
     )
 
 
-def _draw_parts(rows: Rows, x: Axis) -> Chart:
-    curves = [
-        Curve(
-            part.heading,
-            [(place, part.figure(watched)) for place, (_, watched) in enumerate(rows, 1)],
-            style,
-            dots=True,
-        )
-        for style, part in enumerate(PARTS)
-    ]
-    found = known_values(curves)
-    return Chart(
-        title="Mean time by part",
-        label=f"Parts of the mean latency of {counted(len(rows), 'load')}, up to {milliseconds(max(found))}",
-        x=x,
-        y=Axis("ms, mean", latency_scale(found)),
-        curves=curves,
-        columns=[
-            Column(
-                place,
-                "\n".join([row[0], *(f"{part.heading} {milliseconds(part.figure(row[1]) or 0.0)}" for part in PARTS)]),
-            )
-            for place, row in enumerate(rows, start=1)
-        ],
-        numbers=Numbers(
-            [x.title, *(part.heading for part in PARTS), "total"],
-            [
-                [name, *(milliseconds(part.figure(watched) or 0.0) for part in PARTS), milliseconds(watched.latency_ms)]
-                for name, watched in rows
-            ],
-        ),
+def _draw_parts(rows: Rows, x: Axis) -> Chart | None:
+    return charts.curves_chart(
+        "Mean time by part",
+        f"Parts of the mean latency of {counted(len(rows), 'load')}",
+        x,
+        "ms, mean",
+        [(place, name) for place, (name, _) in enumerate(rows, start=1)],
+        {part.heading: [part.figure(watched) for _, watched in rows] for part in PARTS},
+        milliseconds,
+        further={"total": [milliseconds(watched.latency_ms) for _, watched in rows]},
+        dots=True,
     )
 
 
 def _draw_figure(title: str, figure: ServerColumn, rows: Rows, x: Axis) -> Chart | None:
-    points = [(place, figure.figure(watched)) for place, (_, watched) in enumerate(rows, start=1)]
-    found = [y for _, y in points if y is not None]
-    if not found:
-        return None
-    shown = [figure, PADDING] if figure is BATCH_ROWS else [figure]
-    return Chart(
-        title=title,
-        label=f"{title} over {counted(len(rows), 'load')}, from {min(found):.3g} to {max(found):.3g}",
-        x=x,
-        y=Axis(figure.heading, Linear.around(found)),
-        curves=[Curve(figure.heading, points, dots=True)],
-        columns=[
-            Column(place, "\n".join([name, *(f"{column.heading} {column.cell(watched)}" for column in shown)]))
-            for place, (name, watched) in enumerate(rows, start=1)
-        ],
-        numbers=Numbers(
-            [x.title, *(column.heading for column in shown)],
-            [[name, *(column.cell(watched) for column in shown)] for name, watched in rows],
-        ),
+    return charts.curves_chart(
+        title,
+        f"{title} over {counted(len(rows), 'load')}",
+        x,
+        figure.heading,
+        [(place, name) for place, (name, _) in enumerate(rows, start=1)],
+        {figure.heading: [figure.figure(watched) for _, watched in rows]},
+        three_digits,
+        further={PADDING.heading: [PADDING.cell(watched) for _, watched in rows]} if figure is BATCH_ROWS else None,
+        dots=True,
     )
 
 
@@ -313,6 +266,6 @@ def _shares(watched: Watched) -> list[float]:
     return [(part.figure(watched) or 0.0) / all_ms for part in PARTS]
 
 
-def _shares_text(watched: Watched, between: str = "\n") -> str:
+def _shares_text(watched: Watched) -> str:
     shares = zip(PARTS, _shares(watched), strict=True)
-    return between.join(f"{part.heading} {percent(round(share, 3))}" for part, share in shares)
+    return ", ".join(f"{part.heading} {percent(round(share, 3))}" for part, share in shares)

@@ -5,10 +5,11 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import FROM_DUE
 from tpuserve_loadtests.judgement.soak import (
     CONFIDENCE,
+    TITLES,
     Course,
     SoakOutcome,
     drift_cells,
@@ -18,7 +19,7 @@ from tpuserve_loadtests.judgement.soak import (
 )
 from tpuserve_loadtests.measurement.measured import Segment
 from tpuserve_loadtests.measurement.recorder import Summary
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Numbers, TimeAxis
+from tpuserve_loadtests.rendering.chart import Chart, TimeAxis
 from tpuserve_loadtests.rendering.report import (
     Cells,
     Charts,
@@ -38,7 +39,13 @@ from tpuserve_loadtests.reports import charts, costs, figures
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
 
 # Courses that the report marks as good or bad.
-_NEWS: Final = {Course.DRIFTING: False, Course.STEADY: True, Course.SETTLED: True, Course.BETTER: True}
+_NEWS: Final = {
+    Course.DRIFTING: False,
+    Course.CHANGED: False,
+    Course.STEADY: True,
+    Course.SETTLED: True,
+    Course.BETTER: True,
+}
 
 
 def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
@@ -74,6 +81,7 @@ def _document(outcome: SoakOutcome) -> Document:
             {
                 "figure": drift.figure.name,
                 "course": drift.course,
+                "change": drift.change,
                 "median": drift.median,
                 "per_hour": drift.per_hour,
                 "interval": [drift.low, drift.high],
@@ -128,7 +136,7 @@ def _trends(outcome: SoakOutcome, title: str) -> Table:
 
 
 def _total_line(total: Summary) -> str:
-    latencies = zip(figures.LATENCIES, figures.latency_cells(total, exact=True), strict=True)
+    latencies = zip(figures.LATENCIES, figures.latency_cells(total), strict=True)
     shown = ", ".join(f"{column.removesuffix(' ms')} {cell} ms" for column, cell in latencies)
     ended = f"{counted(total.requests, 'request')}, {counted(total.failures, 'failure')}"
     return f"total: {ended}, {total.rate_per_s:,.1f}/s, {shown}"
@@ -152,21 +160,33 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
     total = measured.total.histogram
     return [
         _trends(outcome, "Trends"),
-        charts.timeline_section(outcome.segments, planned_s, stopped=measured.stopped),
+        charts.timeline_section(outcome.segments, planned_s, stopped=measured.stopped, marks=_marks(outcome)),
         Charts("Server", [_memory_chart(outcome.segments, planned_s)]),
         Charts("Latency", [charts.percentile_chart({"total": total}), charts.histogram_chart({"requests": total})]),
         costs.section("load", [(str(measured.load), outcome.run.spending)]),
     ]
 
 
+def _marks(outcome: SoakOutcome) -> list[tuple[str, float]]:
+    """Return the start of each worse period, with the names of the figures that changed there."""
+    found: dict[float, list[str]] = {}
+    for drift in outcome.drifts:
+        for at_s in drift.at_s:
+            found.setdefault(at_s, []).append(TITLES[drift.figure.name])
+    return [(f"{', '.join(names)} worse", at_s) for at_s, names in found.items()]
+
+
 def soak_headline(outcome: SoakOutcome) -> Headline:
     """Return the verdict. The first reason is the cause."""
-    words, gates = verdict_line(outcome), [result for result in outcome.run.gates if result.failed]
+    words, gates = (
+        outcome.run.measured.load.qualify(verdict_line(outcome)),
+        [result for result in outcome.run.gates if result.failed],
+    )
     change = [cause] if (cause := verdict_cause(outcome)) else []
     notes = [*map(str, gates), *(note for note in outcome.notes if note != FROM_DUE)]
-    if outcome.exit_code == EXIT_GENERATOR and outcome.verdict != "unclear":
+    if outcome.exit_code == EXIT_GENERATOR:
         return Headline("warn", NOT_TO_BE_TRUSTED, [*outcome.run.generator.limits, words, *change])
-    if outcome.verdict == "drifting":
+    if outcome.is_worse:
         return Headline("bad", words, [*change, *notes])
     if gates:
         return Headline("bad", "Failed the gates", [*notes, words, *change])
@@ -176,6 +196,9 @@ def soak_headline(outcome: SoakOutcome) -> Headline:
             f"{counted(outcome.run.total.failures, 'request')} failed",
             [*figures.most_frequent(outcome.run.measured), words, *change, *notes],
         )
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        interruption = f"Interrupted after {counted(len(outcome.segments), 'segment')} of {outcome.planned}"
+        return Headline("warn", interruption, [words, *change, *notes])
     is_clear = not outcome.exit_code and outcome.verdict != "unclear"
     return Headline("good" if is_clear else "warn", words, [*change, *notes])
 
@@ -206,18 +229,14 @@ def _memory_chart(segments: Sequence[Segment], planned_s: float) -> Chart | None
         return None
     time = TimeAxis(planned_s)
     sizes = [size for _, size in known]
-    return Chart(
-        title="Memory",
-        label=f"The server's resident memory, from {min(sizes):,.1f} to {max(sizes):,.1f} MiB",
-        x=time.axis,
+    return charts.curves_chart(
+        "Memory",
+        "The server's resident memory",
+        time.axis,
+        "MiB",
+        [(time.of(one.at_s), time.period(one.start_s, one.seconds)) for one, _ in known],
+        {"resident": sizes},
+        "{:,.1f} MiB".format,
         # The axis excludes zero, because a leak of a few MiB per hour would not show next to hundreds of MiB.
-        y=Axis("MiB", Linear.around(sizes, zero=False)),
-        curves=[Curve("resident", [(time.of(one.at_s), size) for one, size in known])],
-        columns=[
-            Column(time.of(one.at_s), f"{time.period(one.start_s, one.seconds)}\n{size:,.1f} MiB")
-            for one, size in known
-        ],
-        numbers=Numbers(
-            ["time", "resident"], [[time.period(one.start_s, one.seconds), f"{size:,.1f} MiB"] for one, size in known]
-        ),
+        scale=Linear.around(sizes, zero=False),
     )

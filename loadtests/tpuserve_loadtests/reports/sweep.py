@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import FROM_DUE, RunOutcome
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.measurement.measured import latencies_ms
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.watched import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE, Watched, part_ms
-from tpuserve_loadtests.rendering.chart import Axis, Chart, Column, Curve, Label, Numbers, Rule, known_values
-from tpuserve_loadtests.rendering.report import Case, Charts, Headline, Page, Printed, Report, Row, Table, Text, Tile
-from tpuserve_loadtests.rendering.scales import Linear, latency_scale, milliseconds, per_second, percent
+from tpuserve_loadtests.rendering.chart import Axis, Chart, Label, Rule
+from tpuserve_loadtests.rendering.report import Case, Charts, Headline, Page, Printed, Report, Table, Text, Tile
+from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second, percent
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
@@ -35,33 +35,21 @@ def throughput_chart(
     completed = [(load, line) for load, line in steps if line.p50_ms is not None]
     if not completed:
         return None
-    curves = [
-        Curve(name, [(line.rate_per_s, latencies_ms(line)[name]) for _, line in completed], style, dots=True)
-        for style, name in enumerate(_DRAWN)
-    ]
-    best = max(line.rate_per_s for _, line in completed)
-    return Chart(
-        title="Latency and throughput",
-        label=f"Latency of {counted(len(completed), 'load')} by throughput, up to {per_second(best)}",
-        x=Axis("responses/s", Linear.around(line.rate_per_s for _, line in completed)),
-        y=Axis("ms", latency_scale(known_values(curves))),
-        curves=curves,
+    latencies = {name: [latencies_ms(line)[name] for _, line in completed] for name in _LISTED}
+    chart = charts.curves_chart(
+        "Latency and throughput",
+        f"Latency of {counted(len(completed), 'load')} by throughput",
+        Axis("responses/s", Linear.around(line.rate_per_s for _, line in completed)),
+        "ms",
+        [(line.rate_per_s, f"{load}: {per_second(line.rate_per_s)}") for load, line in completed],
+        {name: latencies[name] for name in _DRAWN},
+        milliseconds,
+        further={name: [*map(milliseconds, values)] for name, values in latencies.items() if name not in _DRAWN},
         rules=[] if knee_per_s is None else [Rule("knee", x=knee_per_s)],
-        labels=[Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in completed if named],
-        columns=[Column(line.rate_per_s, _tooltip(load, line)) for load, line in completed],
-        numbers=Numbers(
-            ["load", "responses/s", *_LISTED],
-            [
-                [load, per_second(line.rate_per_s), *(milliseconds(latencies_ms(line)[name]) for name in _LISTED)]
-                for load, line in completed
-            ],
-        ),
+        dots=True,
     )
-
-
-def _tooltip(load: str, line: Summary) -> str:
-    latencies = [f"{name} {milliseconds(latencies_ms(line)[name])}" for name in reversed(_LISTED)]
-    return "\n".join([load, per_second(line.rate_per_s), *latencies])
+    labels = [Label(line.rate_per_s, line.p99_ms or 0.0, load) for load, line in completed if named]
+    return chart and replace(chart, labels=labels)
 
 
 def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Report:
@@ -74,7 +62,7 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
         cases=sweep_cases(steps),
         statement=costs.added_to(_headline(sweep).sentence, sweep.best.spending),
         printed=lambda: _printed(sweep),
-        document=lambda: [{**run_document(step), "knee": step is sweep.knee} for step in steps],
+        document=lambda: {"steps": [{**run_document(step), "knee": step is sweep.knee} for step in steps]},
         page=lambda: _page(sweep, settings),
         rows=lambda: [
             {
@@ -110,8 +98,8 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
 
 def _printed(sweep: Sweep) -> list[Printed]:
     steps = sweep.steps
-    first, shared = steps[0], _shared_notes(steps)
-    rows = [Row(str(step.measured.load), figures.line_cells(step.total, exact=True)) for step in steps]
+    first, *others = steps
+    shared = [note for note in _notes_of(first) if others and all(note in _notes_of(step) for step in others)]
     title = f"{first.model}: {first.measured.load.seconds:g} s each"
     notes: list[Text] = []
     for step in steps:
@@ -119,14 +107,7 @@ def _printed(sweep: Sweep) -> list[Printed]:
         notes += [*figures.printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
     return [
         Text(_headline(sweep).sentence, folds=True),
-        Table(
-            title,
-            figures.line_headings("load", exact=True),
-            rows,
-            names="right",
-            spare=figures.SPARE_LATENCIES,
-            margins="fitting",
-        ),
+        _table(steps, title),
         servers.printed_table("load", [(_name(step), step.watched) for step in steps]),
         *costs.printed_table("load", _spendings(steps)),
         *([Text(f"  {sweep.beyond_knee}")] if sweep.beyond_knee else []),
@@ -142,11 +123,6 @@ def _spendings(steps: Sequence[RunOutcome]) -> list[tuple[str, Spending]]:
 def _name(step: RunOutcome) -> str:
     offered_per_s = step.measured.load.offered_per_s
     return str(step.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
-
-
-def _shared_notes(steps: Sequence[RunOutcome]) -> list[str]:
-    first, *others = map(_notes_of, steps)
-    return [note for note in first if all(note in notes for notes in others)] if others else []
 
 
 def _notes_of(step: RunOutcome) -> list[str]:
@@ -174,10 +150,10 @@ def _page(sweep: Sweep, settings: Mapping[str, str]) -> Page:
         tiles=_tiles(sweep),
         sections=[
             Charts("Latency by load", latencies),
-            servers.charts(kind, [(name.removesuffix("/s").split()[0], each) for name, each in watched]),
+            servers.load_charts(kind, [(name.removesuffix("/s").split()[0], each) for name, each in watched]),
             servers.table("load", watched),
             costs.section("load", _spendings(steps)),
-            Table("Steps", [*figures.line_headings("load"), "generator"], _rows(steps)),
+            _with_generator(_table(steps, "Steps"), steps),
             figures.errors_table(runs),
         ],
         settings={**figures.describe_load(first), "Load": "", **settings},
@@ -191,6 +167,9 @@ def _headline(sweep: Sweep) -> Headline:
         cause = f"{limited[0].generator.limits[0]} ({limited[0].measured.load})"
         return Headline("warn", NOT_TO_BE_TRUSTED, [cause, sweep.knee_words, *notes])
     failures = sum(step.total.failures for step in steps)
+    if sweep.exit_code == EXIT_INTERRUPTED:
+        words = f"Interrupted in step {len(steps)} ({steps[-1].measured.load})"
+        return Headline("warn", words, [sweep.knee_words, *notes])
     if any(step.exit_code for step in steps):
         words = f"{counted(failures, 'request')} failed" if failures else "A step has no measurements"
         return Headline("bad", words, [*_cause(steps), sweep.knee_words, *notes])
@@ -236,15 +215,17 @@ def _tiles(sweep: Sweep) -> list[Tile]:
     ]
 
 
-def _rows(steps: Sequence[RunOutcome]) -> list[Row]:
-    return [
-        Row(
-            str(step.measured.load),
-            [*figures.line_cells(step.total), "✓ kept up" if step.generator.trusted else "✗ the limit"],
-            good=step.generator.trusted,
-        )
-        for step in steps
+def _table(steps: Sequence[RunOutcome], title: str) -> Table:
+    return figures.lines_table(title, "load", [(str(step.measured.load), step.total) for step in steps], names="right")
+
+
+def _with_generator(table: Table, steps: Sequence[RunOutcome]) -> Table:
+    trusted = [step.generator.trusted for step in steps]
+    rows = [
+        replace(row, cells=[*row.cells, "✓ kept up" if is_trusted else "✗ the limit"], good=is_trusted)
+        for row, is_trusted in zip(table.rows, trusted, strict=True)
     ]
+    return replace(table, headings=[*table.headings, "generator"], rows=rows)
 
 
 def _histograms(steps: Sequence[RunOutcome]) -> dict[str, LatencyHistogram]:

@@ -4,9 +4,9 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -42,6 +42,10 @@ class Request(Protocol):
     def golden(self) -> bytes:
         """The expected response as a PredictResponse, or empty if it is unknown."""
 
+    @property
+    def output_filter(self) -> tuple[str, ...]:
+        """The outputs that the request names, or empty for all."""
+
     def exchange(self, spec: ModelSpec, protocol: protocols.Protocol) -> Exchange:
         """Return the encoded request. Raises InvalidArgument for arrays that cannot be encoded."""
 
@@ -54,6 +58,7 @@ class ArrayRequest:
     signature_name: str
     rows: int
     outputs: Mapping[str, Array] = field(default_factory=dict)
+    output_filter: tuple[str, ...] = ()
 
     @property
     def golden(self) -> bytes:
@@ -89,6 +94,26 @@ def array_requests(
     if not has_rows(signature):
         return iter([ArrayRequest(inputs, signature.name, 1, outputs or {})])
     return _slices(signature, inputs, outputs or {}, rows or ONE)
+
+
+def own_requests(signature: Signature, payloads: Iterable[Mapping[str, Any]]) -> Iterator[ArrayRequest]:
+    """Yield a request for each of the first MAX_REQUESTS payloads, which are values by input name.
+
+    A value without the first dimension is one row. Raises BadInput for names, shapes and values that do not match, and
+    InvalidArgument for values that no tensor can hold.
+    """
+    for payload in islice(payloads, MAX_REQUESTS):
+        values = {name: _with_rows(as_array(value), signature.inputs.get(name)) for name, value in payload.items()}
+        inputs = fitted(values, signature)
+        rows = {len(array) for array in inputs.values()} if has_rows(signature) else {1}
+        if len(rows) != 1:
+            raise BadInput(f"every input needs the same number of rows, received {sorted(rows)}")
+        yield ArrayRequest(inputs, signature.name, rows.pop())
+
+
+def _with_rows(array: Array, spec: TensorSpec | None) -> Array:
+    is_row = spec is not None and spec.shape is not None and spec.shape[:1] == (None,) and array.ndim < len(spec.shape)
+    return array[np.newaxis] if is_row else array
 
 
 def _slices(
@@ -149,7 +174,7 @@ MAX_RANDOM_INTEGER = 10
 # Errors of numpy for a truncated or corrupt file, and of json for thousands of nested brackets.
 UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RecursionError)
 _NUMPY = b"\x93NUMPY"
-_SUFFIXES = (".npz", ".npy", ".json")
+INPUT_SUFFIXES = (".npz", ".npy", ".json")
 
 _Json: TypeAlias = Any  # the result of json.loads, which the code below validates
 
@@ -165,14 +190,21 @@ def read_inputs(path: Path, signature: Signature) -> dict[str, Array]:
     (`{"instances": …}` or `{"inputs": …}`) or an object of arrays by input name. A single input can also be a bare
     array. Raises BadInput.
     """
-    if path.suffix not in _SUFFIXES:
-        raise BadInput(f"{path} is not a file of inputs. Set a {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]} file.")
+    if path.suffix not in INPUT_SUFFIXES:
+        raise BadInput(
+            f"{path} is not a file of inputs. Set a {', '.join(INPUT_SUFFIXES[:-1])} or {INPUT_SUFFIXES[-1]} file."
+        )
     try:
         values = _from_json(path, signature) if path.suffix == ".json" else _from_numpy(path, signature)
     except UNREADABLE as error:
         raise BadInput(f"{path}: {error}") from None
+    return fitted(values, signature)
+
+
+def fitted(values: Mapping[str, Any], signature: Signature) -> dict[str, Array]:
+    """Convert values by input name to arrays in the model's dtypes. Raises BadInput, or InvalidArgument."""
     _check_names(values, signature)
-    return {name: fit(array, signature.inputs[name]) for name, array in values.items()}
+    return {name: fit(as_array(value), signature.inputs[name]) for name, value in values.items()}
 
 
 def random_inputs(

@@ -353,6 +353,7 @@ class RecordedRequest:
     signature_name: str
     rows: int
     golden: bytes = b""
+    output_filter: tuple[str, ...] = ()
 
     def exchange(self, spec: ModelSpec, protocol: Protocol) -> Exchange:
         """Return the request for a protocol.
@@ -365,7 +366,7 @@ class RecordedRequest:
             return Exchange(head.path, head.body + self.inputs)
         message = official.PredictRequest.FromString(self.inputs)
         arrays = {name: tensor.from_proto(proto) for name, proto in message.inputs.items()}
-        return predict_exchange(protocol, spec, arrays, self.signature_name, tuple(message.output_filter))
+        return predict_exchange(protocol, spec, arrays, self.signature_name, self.output_filter)
 
 
 def recorded_requests(recording: Recording, signature: Signature) -> Iterator[RecordedRequest]:
@@ -378,7 +379,8 @@ def recorded_requests(recording: Recording, signature: Signature) -> Iterator[Re
             _check_answer(logged.answer, signature)
         except (DecodeError, BadInput) as error:
             raise BadInput(f"{recording.title}: request {number}: {error}") from None
-        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1, logged.answer)
+        chosen = tuple(message.output_filter)
+        yield RecordedRequest(logged.inputs, signature.name, rows if with_rows else 1, logged.answer, chosen)
 
 
 def _check_answer(answer: bytes, signature: Signature) -> None:

@@ -18,6 +18,7 @@ from tpuserve_client.oip_rest_wire import OipRestWire
 from tpuserve_client.oip_wire import input_datatype, request_parameters
 from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.messages import official
+from tpuserve_loadtests.requests import openai
 from tpuserve_loadtests.requests.protocols import Protocol, is_oip
 
 # Bodies of the Open Inference Protocol over HTTP with JSON tensors, as clients without the binary extension send them.
@@ -65,12 +66,20 @@ def _values(name: str, array: Array) -> list[Any]:
         ) from None
 
 
+class OpenAiWire(OipRestWire):
+    """Wire of chat completions, whose sender makes each stream a response of the Open Inference Protocol."""
+
+    def predict(self, call: PredictCall) -> Exchange:
+        return openai.chat(call)
+
+
 WIRES: Final[Mapping[Protocol, Wire]] = {
     "grpc": GrpcWire(),
     "rest": RestWire(),
     "oip_grpc": OipGrpcWire(),
     "oip_http": OipRestWire(),
     "oip_json": OipJsonWire(),
+    "openai": OpenAiWire(),
 }
 
 

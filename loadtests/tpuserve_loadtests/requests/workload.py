@@ -1,19 +1,26 @@
 """Workloads: lines of requests, which are encoded before the run, and the order of requests in a run."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tpuserve_client.exchange import Exchange
-from tpuserve_client.model import ModelSpec
-from tpuserve_loadtests.requests.arrays import Request
-from tpuserve_loadtests.requests.protocols import Protocol
+from tpuserve_client.model import ModelSpec, Signature, TensorSpec
+from tpuserve_formats.counted import counted
+from tpuserve_loadtests.requests.arrays import Request, has_rows
+from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 
 # Length of an order, in which the lines have their exact shares. The order then repeats.
 _CYCLE: Final = 4096
 _ORDER_SEED: Final = 20
+_MOST_CLASSES: Final = 8
+
+
+def simplified(word: str) -> str:
+    """Return a word that selects lines without spaces and in lower case, because both do not distinguish lines."""
+    return word.replace(" ", "").casefold()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +28,49 @@ class Line:
     """Requests that are counted together as a line of the table: one model, signature and protocol.
 
     `name` is the table's, and unique among lines. A run sends `exchanges` in turn, repeatedly. `rows` holds the number
-    of rows of each exchange. `golden` holds the golden answers as PredictResponse messages for any protocol, and is
-    empty if they are unknown.
+    of rows of each exchange. `golden` holds the golden answers to the first exchanges, as PredictResponse messages for
+    any protocol. `filters` holds the names of the outputs that each exchange requests, or is empty if each requests
+    all. A signature without outputs is unknown.
     """
 
     name: str
     protocol: Protocol
     spec: ModelSpec
-    signature_name: str
+    signature: Signature
     exchanges: tuple[Exchange, ...]
     rows: tuple[int, ...]
     golden: tuple[bytes, ...] = ()
+    filters: tuple[tuple[str, ...], ...] = ()
+
+    def expected(self, number: int) -> dict[str, TensorSpec]:
+        """Return the outputs of the response to an exchange.
+
+        If the model has rows, a free first dimension is the exchange's number of rows.
+        """
+        outputs = self.signature.outputs
+        found = {name: outputs[name] for name in (self.filters and self.filters[number]) or outputs if name in outputs}
+        if not has_rows(self.signature):
+            return found
+        rows = self.rows[number]
+        return {
+            name: replace(spec, shape=(rows, *spec.shape[1:])) if spec.shape and spec.shape[0] is None else spec
+            for name, spec in found.items()
+        }
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words that select the line in a gate, in simplified form."""
+        found = (self.name, TITLES[self.protocol], self.protocol, self.spec.name, str(self.spec))
+        return frozenset(map(simplified, found))
+
+    def counted_as(self) -> tuple[str, ...]:
+        """Return the name under which each exchange counts: the line's, with the number of rows if it has few classes.
+
+        A line with up to eight numbers of rows has a line of the table for each of them.
+        """
+        if not 1 < len(set(self.rows)) <= _MOST_CLASSES:
+            return (self.name,)
+        return tuple(f"{self.name}, {counted(rows, 'row')}" for rows in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +83,20 @@ class Workload:
 
     lines: tuple[Line, ...]
     order: tuple[int, ...] = ()
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The names under which requests count, in the table's order."""
+        by_rows = (sorted(zip(line.rows, line.counted_as(), strict=False)) for line in self.lines)
+        return tuple(dict.fromkeys(name for of_line in by_rows for _, name in of_line))
+
+    def words(self) -> dict[str, frozenset[str]]:
+        """Return the words that select the lines of the table in a gate, by the name of the line."""
+        return {
+            name: line.words | {simplified(name), simplified(name.removeprefix(f"{line.name}, "))}
+            for line in self.lines
+            for name in line.counted_as()
+        }
 
     @property
     def rows(self) -> float:
@@ -97,7 +150,7 @@ MAX_REQUESTS_BYTES: Final = 64 * 2**20
 def encode_lines(
     names: Sequence[str],
     spec: ModelSpec,
-    signature_name: str,
+    signature: Signature,
     protocols: Sequence[Protocol],
     requests: Iterable[Request],
     max_bytes: int = MAX_REQUESTS_BYTES,
@@ -110,6 +163,7 @@ def encode_lines(
     encoded: list[tuple[Exchange, ...]] = []
     rows: list[int] = []
     golden: list[bytes] = []
+    filters: list[tuple[str, ...]] = []
     size_bytes = 0
     for request in requests:
         exchanges = tuple(request.exchange(spec, protocol) for protocol in protocols)
@@ -119,8 +173,20 @@ def encode_lines(
         encoded.append(exchanges)
         rows.append(request.rows)
         golden.append(request.golden)
+        filters.append(request.output_filter)
     known = tuple(golden) if all(golden) else ()
+    # A REST response always has all outputs.
+    filtered = tuple(filters) if any(filters) else ()
     return tuple(
-        Line(name, protocol, spec, signature_name, of_protocol, tuple(rows), known)
+        Line(
+            name,
+            protocol,
+            spec,
+            signature,
+            of_protocol,
+            tuple(rows),
+            known,
+            () if protocol == "rest" else filtered,
+        )
         for name, protocol, of_protocol in zip(names, protocols, zip(*encoded, strict=True), strict=True)
     )

@@ -1,296 +1,305 @@
-"""The labels of a model in the configuration file and on the server, and their joint update.
+"""The labels of a model in the source of truth and on every replica, and their joint update.
 
 A reload replaces the whole configuration of a server, and sends the file. Therefore, the file must match the server's
 configuration before an update. After a restart, the server then has the same labels.
 """
 
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
+from tpuserve_formats.counted import counted
 from tpuserve_loadtests.rollout.model_config_text import BadConfig, ModelConfigText
-from tpuserve_loadtests.rollout.model_service import ModelService
+from tpuserve_loadtests.rollout.moves import LABELS, Move, NotMoved, ServerGone, Standing
+from tpuserve_loadtests.rollout.programs import Conflict
+from tpuserve_loadtests.rollout.replicas import (
+    Goal,
+    Look,
+    Replicas,
+    ReplicaState,
+    named,
+    version_text,
+    wait_until_agreed,
+)
+from tpuserve_loadtests.rollout.sources import Source
 
-
-class ConfigFile:
-    """A model_config_file. Its text appears in messages as its path."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()  # resolved, so that a symbolic link remains a link
-
-    def read(self) -> ModelConfigText:
-        """Read the file. Raises BadConfig if it cannot be read or is invalid."""
-        try:
-            return ModelConfigText(self._path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(getattr(error, "strerror", None) or "not a text file") from None
-
-    def check_writable(self) -> None:
-        """Raise BadConfig if the file cannot be replaced."""
-        if not (os.access(self._path, os.W_OK) and os.access(self._path.parent, os.W_OK)):
-            raise BadConfig("the file and its directory must be writable, because the rollout replaces the file")
-
-    def write(self, config: ModelConfigText) -> None:
-        """Replace the file atomically and durably. Raises BadConfig, with the old file in place.
-
-        A polling server, or a server that starts, must never read a partial file.
-        """
-        try:
-            self._replace(config.text)
-        except OSError as error:
-            raise BadConfig(f"cannot write the file: {error.strerror}") from None
-
-    def _replace(self, text: str) -> None:
-        folder = self._path.parent
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{self._path.name}.", delete=False) as new:
-            try:
-                new.write(text)
-                new.flush()
-                os.fsync(new.fileno())
-                shutil.copymode(self._path, new.name)
-                os.replace(new.name, self._path)
-            except OSError:
-                os.unlink(new.name)
-                raise
-        # The new name is durable only after the directory is written, too.
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-
-# The way to the server: a reload request, or the server's own polling of the file.
+# The way to the servers: a reload request to each, or their own polling of the source.
 Apply: TypeAlias = Literal["reload", "poll"]
 
 _LOOK_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a label: its version in the file and on the server, both in words."""
-
-    label: str
-    in_file: str
-    server: str
-
-    def __str__(self) -> str:
-        return f"label {self.label}: {self.in_file} in the file, {self.server} on the server"
-
-
-class NotMoved(Exception):
-    """Error for labels that could not be moved. The message states the reason and the labels' state."""
-
-
-class ServerGone(NotMoved):
-    """Error for labels that the file has, while the server does not respond."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """The reason why a server does not have the labels: it refused them, it does not respond, or another reason."""
-
-    words: str
-    is_refusal: bool = False
-    is_gone: bool = False
+# Attempts to write labels while other processes change the source, too.
+_WRITES: Final = 5
 
 
 class Labels:
     """Mover of a model's labels. A label has a version, or None if it does not exist. Belongs to one thread."""
 
+    wording = LABELS
+
     def __init__(
         self,
-        file: Path,
+        source: Source,
         model: str,
-        service: ModelService,
+        replicas: Replicas,
         apply: Apply,
         patience_s: float,
         on_wait: Callable[[str], None] = lambda words: None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Read the file. The server may take `patience_s` seconds to apply a change.
+        """Read the source. The replicas may take `patience_s` seconds to apply a change.
 
-        `on_wait` receives a message when the labels' return has to wait for the server. Raises BadConfig for an invalid
-        file.
+        `on_wait` receives a message when the labels have to wait for replicas, and when their states change. A move
+        stops to wait when `interrupted`, but a return does not. Raises BadConfig for an invalid file.
         """
-        self._file = ConfigFile(file)
+        self._source = source
         self._model = model
-        self._service = service
+        self._replicas = replicas
         self._apply = apply
         self._patience_s = patience_s
         self._on_wait = on_wait
-        # The configuration that the server should have.
-        self.config = self._file.read()
+        self._interrupted = interrupted
+        # The configuration that the replicas should have.
+        self.config = source.read()
 
     def check(self) -> None:
-        """Raise BadConfig if the file cannot be written, or differs from the server's configuration.
+        """Raise BadConfig if the file cannot be written, or differs from the configuration of a replica.
 
-        A reload would otherwise change more than the labels.
+        A reload would otherwise change more than the labels. Raises TpuserveError if a replica does not respond.
         """
-        self._file.check_writable()
-        for model in self.config.models:
-            try:
-                self._service.available(model)
-            except TpuserveError as error:
-                raise BadConfig(f"the file differs from the server: model {model}: {error.message}") from None
-            for label, version in self.config.labels(model).items():
-                served = self._service.labelled(model, label)
-                # A label may have an unavailable version in the file, but not a different one.
-                if served != version and (served is not None or model == self._model):
-                    raise BadConfig(
-                        f"the file differs from the server: label {label} of {model} is version {version} in the file, "
-                        f"{version_text(served)} on the server"
-                    )
+        self._source.check_writable()
+        services = self._replicas.responding(self._model)
+        for address, service in services.items():
+            for model in self.config.models:
+                try:
+                    service.available(model)
+                except TpuserveError as error:
+                    raise _differs(named(address, f"model {model}: {error.message}", services)) from None
+                for label, version in self.config.labels(model).items():
+                    served = service.labelled(model, label)
+                    # A label may have an unavailable version in the file, but not a different one.
+                    if served != version and (served is not None or model == self._model):
+                        words = f"label {label} of {model} is {version_text(version)} in the file, "
+                        raise _differs(named(address, f"{words}{version_text(served)} on the server", services))
+        look = self._replicas.look(self._goal({}))
+        if not look.agrees:
+            raise _differs(look.lacking)
+
+    def moves(self, labels: Iterable[str], new: int) -> list[Move]:
+        """Return the moves of the labels, in order, to the version `new`."""
+        now = self.config.labels(self._model)
+        return [Move(f"label {label}", label, now.get(label), new, _words(now.get(label), new)) for label in labels]
 
     def move(self, changes: Mapping[str, int | None]) -> None:
-        """Move labels, and block until the server applies them.
+        """Move labels, and block until every replica applies them.
 
-        Raises NotMoved if it does not, with the file restored.
+        Raises NotMoved if one does not, with the file restored.
         """
         before = self.config
         try:
-            if self._file.read().text != before.text:
-                raise NotMoved(f"another process changed {self._file} during the rollout; the file is left unchanged")
+            if self._source.read().text != before.text:
+                raise NotMoved(f"another process changed {self._source} during the rollout; the file is left unchanged")
             changed = before.with_labels(self._model, changes)
-            if changed.text == before.text and self._has_applied(changes):
+            if changed.text == before.text and self.look(changes).agrees:
                 return
-            self._file.write(changed)
+            if changed.text != before.text:
+                self._source.write(changed, self._reason(changes))
         except BadConfig as error:
-            raise NotMoved(f"{self._file}: {error}") from None
+            raise NotMoved(f"{self._source}: {error}") from None
         self.config = changed
-        refusal = self._send_file()
-        # A failed reload may still have changed the server, so its current labels decide.
-        if self._has_applied(changes) if refusal else self._wait_until_applied(changes):
+        refusal = self._send(self.look(changes))
+        # A failed reload may still have changed a server, so the current labels decide.
+        look = self.look(changes) if refusal else self.wait(changes)
+        if look.agrees:
             return
         self.config = before
-        failure = self._write_labels(before.labels(self._model), changes) or ("" if refusal else self._send_file())
+        old = before.labels(self._model)
+        failure = self._write_labels(old, changes)
+        if not failure and not refusal:
+            failure = str(self._send(self.look({label: old.get(label) for label in changes})) or "")
         again = f"; the labels could not be restored: {failure}" if failure else ""
-        stand = "; ".join(map(str, self.standings(changes)))
-        raise NotMoved(f"{refusal or 'the server did not apply the change'}{again}. {stand}")
+        stand = "; ".join(map(str, self.standings(changes)[0]))
+        raise NotMoved(f"{refusal or f'the server did not apply the change: {look.lacking}'}{again}. {stand}")
 
     def restore(self, labels: Mapping[str, int | None]) -> None:
-        """Write the labels' versions to the file, and then send the file until the server has them.
+        """Write the labels' versions to the file, and then send the file until every replica has them.
 
         The file comes first, because a server that stopped reads it when it starts. In a file that another process
-        changed in the meantime, only the labels change. Blocks up to `patience_s` for a server that does not respond.
+        changed in the meantime, only the labels change. Blocks up to `patience_s` for replicas that do not respond.
 
         Raises:
-            ServerGone: the file has the labels, and the server does not respond.
-            NotMoved: the file cannot be written, or the server does not apply the labels.
+            ServerGone: the file has the labels, and the server or some replicas do not respond.
+            NotMoved: the file cannot be written, or a replica does not apply the labels.
         """
         problem = self._write_labels(labels, labels)
         try:
             self.config = self.config.with_labels(self._model, labels)
             self._send_until_applied(labels)
         except BadConfig as error:
-            raise NotMoved(f"{self._file}: {error}") from None
+            raise NotMoved(f"{self._source}: {error}") from None
         except NotMoved as error:
             raise NotMoved(f"{problem}; {error}") if problem else error from None
         if problem:
             raise NotMoved(problem)
 
-    def _write_labels(self, versions: Mapping[str, int | None], labels: Iterable[str]) -> str:
+    def look(self, labels: Mapping[str, int | None]) -> Look:
+        """Return whether every replica has the configuration and these labels. Blocks for the replicas."""
+        return self._replicas.look(self._goal(labels))
+
+    def wait(self, labels: Mapping[str, int | None]) -> Look:
+        """Block until every replica has the configuration and these labels, at most `patience_s`, or `interrupted`."""
+
+        def report(look: Look) -> None:
+            if len(look.states) != 1:
+                self._on_wait(self._waiting(look))
+
+        return wait_until_agreed(lambda: self.look(labels), self._patience_s, _LOOK_S, report, self._interrupted)
+
+    def standings(self, labels: Iterable[str]) -> tuple[tuple[Standing, ...], tuple[ReplicaState, ...]]:
+        """Return the states of the labels, and of the replicas compared with the configuration. Blocks."""
         try:
-            current = self._file.read()
-            changed = current.with_labels(self._model, {label: versions.get(label) for label in labels})
-            if changed.text != current.text:
-                self._file.write(changed)
+            in_file = {label: version_text(self._source.read().labels(self._model).get(label)) for label in labels}
         except BadConfig as error:
-            return f"the labels cannot be written to {self._file}: {error}"
+            in_file = dict.fromkeys(labels, f"unknown ({error})")
+        have = self.config.labels(self._model)
+        states = self.look({label: have.get(label) for label in in_file}).states
+        return tuple(Standing(label, words, _on_servers(label, states)) for label, words in in_file.items()), states
+
+    def restored_words(self, values: Mapping[str, int | None]) -> str:
+        return "; ".join(
+            f"{label} removed" if at is None else f"{label} to version {at}" for label, at in values.items()
+        )
+
+    def summary(self, look: Look) -> str:
+        """Describe a look that agrees: the replicas, and their configuration."""
+        following = [state for state in look.states if not state.lacks]
+        have = f"{len(following)} of {counted(len(look.states), 'replica')}"
+        return f"{have} with the configuration {following[0].configuration}"
+
+    def _goal(self, labels: Mapping[str, int | None]) -> Goal:
+        return Goal(self._model, self.config.sha256, labels)
+
+    def _reason(self, labels: Mapping[str, int | None]) -> str:
+        moves = (f"{label} to {version_text(at)}" for label, at in labels.items())
+        return f"Set labels of {self._model}: {', '.join(moves)}"
+
+    def _write_labels(self, versions: Mapping[str, int | None], labels: Iterable[str]) -> str:
+        wanted = {label: versions.get(label) for label in labels}
+        for attempt in range(_WRITES):
+            try:
+                current = self._source.read()
+                changed = current.with_labels(self._model, wanted)
+                if changed.text != current.text:
+                    self._source.write(changed, self._reason(wanted))
+            except Conflict as error:
+                if attempt + 1 == _WRITES:
+                    return f"the labels cannot be written to {self._source}: {error}"
+            except BadConfig as error:
+                return f"the labels cannot be written to {self._source}: {error}"
+            else:
+                self._adopt(changed)
+                break
         return ""
 
+    def _adopt(self, written: ModelConfigText) -> None:
+        """Expect the written text of polling servers, with the changes that other processes made in the meantime."""
+        if self._apply == "poll":
+            self.config = written
+
     def _send_until_applied(self, labels: Mapping[str, int | None]) -> None:
-        """Send the file until the server has the labels. Raises NotMoved and ServerGone."""
+        """Send the file until every replica has the labels. Raises NotMoved and ServerGone."""
         deadline_s = time.monotonic() + self._patience_s
-        was_gone = False
-        while problem := self._problem_after_sending(labels):
+        look = self.look(labels)
+        was_gone, said = look.is_missing, ""
+        while not look.agrees:
+            refusal = self._send(look)
+            # A failed reload may still have changed a server, so the current labels decide.
+            look = self.look(labels)
+            if look.agrees:
+                return
             # A server that restarts can refuse a label until it has loaded the version.
-            if (problem.is_refusal and not was_gone) or time.monotonic() > deadline_s:
-                raise self._give_up(problem, labels)
-            if problem.is_gone and not was_gone:
-                self._on_wait(f"{self._gone(problem)}. Waiting for the server, at most {self._patience_s:g} s.")
-            was_gone = was_gone or problem.is_gone
+            is_final = refusal is not None and refusal.is_final and not look.is_missing and not was_gone
+            if is_final or time.monotonic() > deadline_s:
+                raise self._give_up(refusal, look, labels)
+            # A single server is named once, and every change of several replicas.
+            if (look.is_missing and not said) if len(look.states) == 1 else look.lacking != said:
+                said = look.lacking
+                self._on_wait(self._waiting(look))
+            was_gone = was_gone or look.is_missing
             time.sleep(_LOOK_S)
 
-    def _problem_after_sending(self, labels: Mapping[str, int | None]) -> _Problem | None:
-        problem = _Problem("the server did not apply the change")
-        if self._apply == "reload":
-            try:
-                self._service.reload(self.config.message)
-            except TpuserveError as error:
-                is_refusal = not isinstance(error, Unavailable | DeadlineExceeded)
-                problem = _Problem(f"the server refused the reload: {error.message}", is_refusal=is_refusal)
-        try:
-            # A failed reload may still have changed the server, so its current labels decide.
-            return None if self._has(labels) else problem
-        except TpuserveError as error:
-            return _Problem(error.message, is_gone=True)
+    def _give_up(self, refusal: "_Refusal | None", look: Look, labels: Iterable[str]) -> NotMoved:
+        if look.is_gone:
+            return ServerGone(self._gone(look))
+        standings = "; ".join(map(str, self.standings(labels)[0]))
+        return NotMoved(f"{refusal or f'the server did not apply the change: {look.lacking}'}. {standings}")
 
-    def _give_up(self, problem: _Problem, labels: Iterable[str]) -> NotMoved:
-        if problem.is_gone:
-            return ServerGone(self._gone(problem))
-        return NotMoved(f"{problem.words}. {'; '.join(map(str, self.standings(labels)))}")
+    def _gone(self, look: Look) -> str:
+        words = f"the server {look.lacking}" if len(look.states) == 1 else look.lacking
+        return f"{words}. {self._after_a_start()}"
 
-    def _gone(self, problem: _Problem) -> str:
-        return f"the server does not respond: {problem.words.rstrip('.')}. {self._after_a_start()}"
+    def _waiting(self, look: Look) -> str:
+        if len(look.states) == 1 and look.is_missing:
+            return f"{self._gone(look)}. Waiting for the server, at most {self._patience_s:g} s."
+        lacking = sum(bool(state.lacks) for state in look.states)
+        of = f"{lacking} of {counted(len(look.states), 'replica')}, at most {self._patience_s:g} s"
+        return f"Waiting for {of}: {look.lacking}"
 
     def _after_a_start(self) -> str:
         try:
-            labels = self._file.read().labels(self._model)
+            labels = self._source.read().labels(self._model)
         except BadConfig as error:
-            return f"{self._file} cannot be read: {error}"
+            return f"{self._source} cannot be read: {error}"
         listed = ", ".join(f"{label}: version {version}" for label, version in sorted(labels.items()))
-        return f"{self._file} has {listed or 'no labels'}; a server that starts with this file serves these versions"
+        return f"{self._source} has {listed or 'no labels'}; a server that starts with this file serves these versions"
 
-    def standings(self, labels: Iterable[str]) -> tuple[Standing, ...]:
-        try:
-            found = self._file.read().labels(self._model)
-        except BadConfig as error:
-            unknown = f"unknown ({error})"
-            return tuple(Standing(label, unknown, self._server_state(label)) for label in labels)
-        return tuple(Standing(label, version_text(found.get(label)), self._server_state(label)) for label in labels)
+    def _send(self, look: Look) -> "_Refusal | None":
+        """Send the file to the replicas that `look` found lacking, and return their refusals.
 
-    def _server_state(self, label: str) -> str:
-        try:
-            return version_text(self._service.labelled(self._model, label))
-        except TpuserveError as error:
-            return f"unknown ({error.message})"
-
-    def _wait_until_applied(self, changes: Mapping[str, int | None]) -> bool:
-        deadline_s = time.monotonic() + self._patience_s
-        while not self._has_applied(changes):
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_LOOK_S)
-        return True
-
-    def _has_applied(self, changes: Mapping[str, int | None]) -> bool:
-        try:
-            return self._has(changes)
-        except TpuserveError:
-            return False
-
-    def _has(self, labels: Mapping[str, int | None]) -> bool:
-        """Return whether the server has the labels now. Raises TpuserveError if it does not respond."""
-        return all(self._service.labelled(self._model, label) == version for label, version in labels.items())
-
-    def _send_file(self) -> str:
+        Replicas that did not respond come last, so that their timeouts do not delay the others.
+        """
         if self._apply == "poll":
-            return ""
-        try:
-            self._service.reload(self.config.message)
-        except TpuserveError as error:
-            return f"the server refused the reload: {error.message}"
-        return ""
+            return None
+        services = self._replicas.services()
+        states = {state.address: state for state in look.states}
+        addresses = [address for address in services if address not in states or states[address].lacks]
+        refusals: list[str] = []
+        is_final = False
+        for address in sorted(addresses, key=lambda each: each in states and bool(states[each].problem)):
+            try:
+                services[address].reload(self.config.message)
+            except TpuserveError as error:
+                is_final = is_final or not isinstance(error, Unavailable | DeadlineExceeded)
+                refusals.append(named(address, f"the server refused the reload: {error.message}", services))
+        return _Refusal("; ".join(refusals), is_final) if refusals else None
 
 
-def version_text(version: int | None) -> str:
-    return "none" if version is None else f"version {version}"
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The errors of reloads. They are final if a server has refused the configuration itself."""
+
+    words: str
+    is_final: bool
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def _words(now: int | None, then: int) -> str:
+    return f"to version {then}" if now is None else f"from version {now} to {then}"
+
+
+def _differs(words: str) -> BadConfig:
+    return BadConfig(f"the file differs from the server: {words}")
+
+
+def _on_servers(label: str, states: Iterable[ReplicaState]) -> str:
+    """Return the versions of a label on the replicas, with their addresses if they differ."""
+    by_version: dict[str, list[str]] = {}
+    for state in states:
+        words = f"unknown ({state.problem})" if state.labels is None else version_text(state.labels.get(label))
+        by_version.setdefault(words, []).append(state.address)
+    if len(by_version) == 1:
+        return next(iter(by_version))
+    return ", ".join(f"{words} ({', '.join(addresses)})" for words, addresses in by_version.items()) or "unknown"

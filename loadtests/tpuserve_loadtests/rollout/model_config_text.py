@@ -8,7 +8,7 @@ from typing import Final, Self
 from google.protobuf import text_format
 from google.protobuf.text_encoding import CUnescape
 
-from tpuserve_formats.messages.model_server_config import ModelServerConfig
+from tpuserve_formats.messages.model_server_config import ModelServerConfig, configuration_sha256
 
 # The reader accepts only text that protobuf has already parsed. It finds positions, and does not interpret values.
 _SKIPPED: Final = re.compile(r"(?:\s|#[^\n]*)*")
@@ -133,6 +133,11 @@ class ModelConfigText:
             raise BadConfig("the file contains no model; expected model_config_list { config { name: … } }")
         if len(set(names)) < len(names):
             raise BadConfig(f"the file contains a model twice: {sorted(names)}")
+
+    @property
+    def sha256(self) -> str:
+        """The hash that a server reports when it has applied this configuration."""
+        return configuration_sha256(self.message)
 
     @property
     def models(self) -> tuple[str, ...]:

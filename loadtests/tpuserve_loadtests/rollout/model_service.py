@@ -11,10 +11,12 @@ from tpuserve_client.model import ModelSpec, Signature, State
 from tpuserve_formats.messages import official
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.golden.tolerance import Precision, fetch_precision
-from tpuserve_loadtests.golden.version_metadata import fetch_field
+from tpuserve_loadtests.golden.version_metadata import fetch_field, fetch_grpc_field
 from tpuserve_loadtests.rollout.evaluations import FIELD, Evaluation
 
 _RELOAD: Final = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
+# Metadata field of tpuserve.
+_CONFIGURATION: Final = "tpuserve_configuration"
 # A field number of 0, which protobuf does not have.
 _NO_MESSAGE: Final = b"\x00"
 # Errors for an unknown label and for an unknown model, from TensorFlow Serving and tpuserve.
@@ -77,6 +79,16 @@ class ModelService:
             return None if found is None else Evaluation.read(found.fields)
         except (KeyError, TypeError, ValueError):  # of a later server
             return None
+
+    def configuration_sha256(self, model: str) -> str:
+        """Fetch the hash of the configuration in force, through any model. Return "" if the server reports none."""
+        try:
+            found = fetch_grpc_field(
+                lambda exchange: self.send(exchange, self._timeout_s), ModelSpec(model), _CONFIGURATION
+            )
+        except errors.InvalidArgument:  # of another server than tpuserve
+            return ""
+        return "" if found is None else str(found.fields.get("sha256", ""))
 
     def send(self, exchange: Exchange, timeout_s: float) -> Reply:
         return self._transport.send(exchange, timeout_s)

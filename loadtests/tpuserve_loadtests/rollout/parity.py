@@ -1,23 +1,18 @@
 """Golden parity: the differences between two versions' responses to the same requests."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import TpuserveError
-from tpuserve_client.exchange import Exchange, PredictCall, Reply
-from tpuserve_client.grpc_wire import GrpcWire
-from tpuserve_client.model import ModelSpec, Signature
-from tpuserve_loadtests.golden.answers import find_difference, largest_gap
+from tpuserve_client.model import Signature
+from tpuserve_loadtests.golden.answers import GoldenAnswers, find_difference, largest_gap
 from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
+from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Encoded requests of one version. Both versions have the same order of requests."""
-
-    spec: ModelSpec
-    exchanges: tuple[Exchange, ...]
+# Answers of a version to single requests, as PredictResponse messages, by protocol. Protocols over which the version
+# answers the same request differently are missing.
+Answers: TypeAlias = Mapping[Protocol, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +56,18 @@ def signature_difference(a: Signature, b: Signature) -> str:
     return ""
 
 
-def differences(
-    send: Callable[[Exchange], Reply], a: Requests, b: Requests, tolerance: Tolerance
-) -> Iterator[Compared]:
-    """Send each request to A and then to B, and compare B's answer with A's. Blocks for each."""
-    for number, (of_a, of_b) in enumerate(zip(a.exchanges, b.exchanges, strict=True)):
-        answers = []
-        for spec, exchange in ((a.spec, of_a), (b.spec, of_b)):
-            try:
-                reply = send(exchange)
-                answers.append(GrpcWire().read_prediction(reply, PredictCall(spec, {}), None).outputs)
-            except TpuserveError as error:
-                yield Compared(f"request {number}: {spec}: {error.code.name}: {error.message}")
-                break
-        if len(answers) == 2:
-            problem = _difference(answers[0], answers[1], tolerance)
-            yield Compared(f"request {number}: {problem}") if problem else _agreeing(answers[0], answers[1], tolerance)
+def differences(a: Answers, b: Answers, tolerance: Tolerance) -> Iterator[Compared]:
+    """Compare B's answers with A's, which both versions gave to the same requests over the same protocols."""
+    for protocol, theirs in a.items():
+        if protocol not in b:
+            yield Compared(f"{TITLES[protocol]}: only the new version answers the same request differently")
+            continue
+        of_a, of_b = GoldenAnswers(theirs, tolerance), GoldenAnswers(b[protocol], tolerance)
+        for number in range(len(of_a)):
+            before, after = of_a.outputs(number), of_b.outputs(number)
+            problem = _difference(before, after, tolerance)
+            where = f"{TITLES[protocol]} request {number}"
+            yield Compared(f"{where}: {problem}") if problem else _agreeing(before, after, tolerance)
 
 
 def _difference(a: Mapping[str, Array], b: Mapping[str, Array], tolerance: Tolerance) -> str:

@@ -1,23 +1,24 @@
 """The procedure of a rollout: the order of gates and moves, and their reversal after a failure.
 
-The caller supplies the measurements of gates and the moves of labels.
+The caller supplies the measurements of gates, and the mover of labels or traffic.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, first_of
+from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.judgement.soak import SoakOutcome
 from tpuserve_loadtests.rollout.evaluations import ComparedMetric
-from tpuserve_loadtests.rollout.labels import NotMoved, ServerGone, Standing
+from tpuserve_loadtests.rollout.moves import LABELS, Move, Mover, NotMoved, ServerGone, Standing, Wording
 from tpuserve_loadtests.rollout.parity import Parity
+from tpuserve_loadtests.rollout.replicas import ReplicaState
 
-# Names of the entries for a signal and for the labels' return, which are not steps of the plan.
+# Name of the entry for a signal, which is no step of the plan.
 INTERRUPTED: Final = "interrupted"
-LABELS_BACK: Final = "labels back"
 
 
 class StepState(StrEnum):
@@ -42,10 +43,10 @@ class Step:
 class Outcome(StrEnum):
     PLANNED = "planned"
     PROMOTED = "promoted"
-    REFUSED = "refused"  # the labels did not change
+    REFUSED = "refused"  # nothing was moved
     MOVED_BACK = "moved back"
     SERVER_GONE = "server gone"  # the file has the old labels, and the server does not respond
-    STUCK = "stuck"  # the labels could not be restored
+    STUCK = "stuck"  # the labels or the traffic could not be restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +67,16 @@ class Gate:
     cheap: bool = False
 
 
-class Mover(Protocol):
-    """Mover of one model's labels.
-
-    If `move` raises NotMoved, it has restored the labels as far as possible. `restore` sets the versions of several
-    labels in one step, first in the file. It raises ServerGone if only the file has them, and NotMoved otherwise.
-    """
-
-    def move(self, changes: Mapping[str, int | None]) -> None: ...
-
-    def restore(self, labels: Mapping[str, int | None]) -> None: ...
-
-
 @dataclass
 class Rollout:
     """A rollout with its steps so far.
 
-    Each of `moves` is a label, its current version (or None) and its new version, in order of execution. `on_step`
-    receives each finished step. `clock` returns monotonic seconds.
+    `sequence` is the order of gates and moves. `on_step` receives each finished step. `clock` returns monotonic
+    seconds.
     """
 
-    gates: Sequence[Gate]
-    moves: Sequence[tuple[str, int | None, int]]
-    soak: Gate | None
-    labels: Mover
+    sequence: Sequence[Gate | Move]
+    mover: Mover
     interrupted: Callable[[], bool]
     on_step: Callable[[Step], None]
     clock: Callable[[], float]
@@ -101,52 +88,47 @@ class Rollout:
 
     @property
     def planned(self) -> list[str]:
-        soak = [self.soak.name] if self.soak is not None else []
-        return [*(gate.name for gate in self.gates), *map(_name, self.moves), *soak]
+        return [each.name for each in self.sequence]
 
     def plan(self) -> Outcome:
         """Run the cheap gates, and list the remaining steps as planned."""
-        for gate in self.gates:
-            if gate.cheap and not self._passes(gate):
+        for each in self.sequence:
+            if isinstance(each, Move):
+                self._step(each.name, StepState.PLANNED, each.words)
+            elif not each.cheap:
+                self._step(each.name, StepState.PLANNED, each.plan)
+            elif not self._passes(each):
                 return Outcome.REFUSED
-            if not gate.cheap:
-                self._step(gate.name, StepState.PLANNED, gate.plan)
-        for move in self.moves:
-            self._step(_name(move), StepState.PLANNED, _words(move))
-        if self.soak is not None:
-            self._step(self.soak.name, StepState.PLANNED, self.soak.plan)
         return Outcome.PLANNED
 
     def execute(self) -> Outcome:
-        """Run the rollout. After the first move, any failure moves all labels back."""
-        for gate in self.gates:
-            if not self._passes(gate):
-                return Outcome.REFUSED
+        """Run the rollout. After the first move, any failure moves everything back."""
         moved: dict[str, int | None] = {}
         try:
-            if self._moves(moved) and (self.soak is None or self._passes(self.soak)):
+            if all(
+                self._moves(each, moved) if isinstance(each, Move) else self._passes(each) for each in self.sequence
+            ):
                 return Outcome.PROMOTED
         except BaseException:  # after any error, users must not keep an unverified version
             self._back(moved)
             raise
         return self._back(moved)
 
-    def _moves(self, moved: dict[str, int | None]) -> bool:
-        for move in self.moves:
-            label, now, then = move
-            if self._is_interrupted():
-                return False
-            if now == then:
-                self._step(_name(move), StepState.SKIPPED, f"already at version {then}")
-                continue
-            moved[label] = now
-            try:
-                self.labels.move({label: then})
-            except NotMoved as problem:
-                self._step(_name(move), StepState.FAILED, str(problem))
+    def _moves(self, move: Move, moved: dict[str, int | None]) -> bool:
+        if self._is_interrupted():
+            return False
+        if move.now == move.then:
+            self._step(move.name, StepState.SKIPPED, f"already at {self.mover.wording.value(move.then)}")
+            return True
+        moved.setdefault(move.key, move.now)
+        try:
+            self.mover.move({move.key: move.then})
+        except NotMoved as problem:
+            self._step(move.name, StepState.FAILED, str(problem))
+            if not self._is_interrupted():
                 self.exit_code = EXIT_FAILED
-                return False
-            self._step(_name(move), StepState.DONE, _words(move))
+            return False
+        self._step(move.name, StepState.DONE, move.words)
         return True
 
     def _passes(self, gate: Gate) -> bool:
@@ -156,7 +138,7 @@ class Rollout:
             judged = gate.judge()
         except (
             SystemExit
-        ) as ended:  # such as an unreachable server, which was reported; the labels still need a decision
+        ) as ended:  # such as an unreachable server, which was reported; the moves still need a decision
             judged = Judged(int(ended.code or EXIT_FAILED), f"the gate could not run (exit code {ended.code})")
         if judged.exit_code:
             self.exit_code = judged.exit_code
@@ -166,23 +148,22 @@ class Rollout:
     def _is_interrupted(self) -> bool:
         if self.interrupted():
             self._step(INTERRUPTED, StepState.FAILED, "by a signal")
-            self.exit_code = EXIT_FAILED
+            self.exit_code = first_of((self.exit_code, EXIT_INTERRUPTED))
             return True
         return False
 
     def _back(self, moved: Mapping[str, int | None]) -> Outcome:
-        """Move the labels back, all in one step, so that no error leaves one of them at the new version."""
+        """Move back, all in one step, so that no error leaves a label at the new version."""
         if not moved:
             return Outcome.REFUSED
         try:
-            self.labels.restore(moved)
+            self.mover.restore(moved)
         except NotMoved as problem:
             is_gone = isinstance(problem, ServerGone)
             self.exit_code = EXIT_UNREACHABLE if is_gone else EXIT_FAILED
-            self._step(LABELS_BACK, StepState.FAILED, str(problem))
+            self._step(self.mover.wording.step_back, StepState.FAILED, str(problem))
             return Outcome.SERVER_GONE if is_gone else Outcome.STUCK
-        back = [f"{label} removed" if at is None else f"{label} to version {at}" for label, at in moved.items()]
-        self._step(LABELS_BACK, StepState.DONE, "; ".join(back))
+        self._step(self.mover.wording.step_back, StepState.DONE, self.mover.restored_words(moved))
         return Outcome.MOVED_BACK
 
     def _step(self, name: str, state: StepState, detail: str) -> None:
@@ -190,15 +171,6 @@ class Rollout:
         step = Step(name, state, detail, start_s, self.clock() - self._began_s - start_s)
         self.steps.append(step)
         self.on_step(step)
-
-
-def _name(move: tuple[str, int | None, int]) -> str:
-    return f"label {move[0]}"
-
-
-def _words(move: tuple[str, int | None, int]) -> str:
-    _, now, then = move
-    return f"to version {then}" if now is None else f"from version {now} to {then}"
 
 
 @dataclass(slots=True)
@@ -210,6 +182,7 @@ class Findings:
 
     parity: Parity | None = None
     comparison: ComparisonOutcome | None = None
+    canary: RunOutcome | None = None
     soak: SoakOutcome | None = None
     metrics: Sequence[ComparedMetric] = ()
 
@@ -218,8 +191,9 @@ class Findings:
 class RolloutOutcome:
     """The outcome of a rollout.
 
-    `live` and `new` are versions. `before` maps labels to their versions before the rollout, or to None. `started_at`
-    is in Unix seconds. `dry_run` means that the rollout only made a plan. `standings` are the labels at the end.
+    `live` and `new` are versions. `before` maps labels to their versions before the rollout, or to None, and traffic to
+    its percent. `started_at` is in Unix seconds. `dry_run` means that the rollout only made a plan. `standings` are the
+    labels or the traffic at the end, and `replicas` the states of the servers.
     """
 
     model: str
@@ -233,6 +207,8 @@ class RolloutOutcome:
     standings: Sequence[Standing]
     findings: Findings
     started_at: float
+    replicas: Sequence[ReplicaState] = ()
+    wording: Wording = LABELS
 
     @property
     def statement(self) -> str:
@@ -242,16 +218,24 @@ class RolloutOutcome:
             case Outcome.PROMOTED:
                 return f"{self.model}: version {self.new} is live."
             case Outcome.REFUSED:
-                stays = f"no label was moved, version {self.live} is live"
+                stays = f"{self.wording.unmoved}, version {self.live} is live"
                 return f"{self.model}: version {self.new} was refused{self._cause}; {stays}."
             case Outcome.MOVED_BACK:
-                return f"{self.model}: the labels were moved back{self._cause}, version {self.live} is live."
+                return f"{self.model}: the {self.wording.back}{self._cause}, version {self.live} is live."
             case Outcome.SERVER_GONE:
-                problem = f"THE SERVER DOES NOT RESPOND. {self.labels}. A server that starts with this file serves"
-                return f"{self.model}: {problem} version {self.live}."
+                start = f"A server that starts with this file serves version {self.live}"
+                return f"{self.model}: {self.missing.upper()}. {self.labels}. {start}."
             case Outcome.STUCK:
-                problem = f"THE LABELS COULD NOT BE MOVED BACK. {self.labels}. Set them in the file and reload it."
-                return f"{self.model}: {problem}"
+                problem = f"THE {self.wording.title.upper()} COULD NOT BE MOVED BACK. {self.labels}"
+                return f"{self.model}: {problem}. {self.wording.advice}."
+
+    @property
+    def missing(self) -> str:
+        """The number of servers that do not respond, in words. `labels` and the states have their addresses."""
+        if len(self.replicas) < 2:
+            return "the server does not respond"
+        gone = sum(bool(state.problem) for state in self.replicas)
+        return f"{gone} of {len(self.replicas)} replicas {'does' if gone == 1 else 'do'} not respond"
 
     @property
     def _cause(self) -> str:

@@ -1,14 +1,22 @@
-"""Verdicts of a comparison of two versions, from confidence intervals by resampling the measurements of both.
+"""Verdicts of a comparison of two versions, from one difference per round and figure.
 
-Consecutive requests are correlated, for instance by a queue or a pause. The resampling therefore draws blocks of time
-instead of single requests (block bootstrap). Runs of A and B alternate, so a disturbance affects both runs of a round.
-The resampling draws rounds as pairs, then blocks within each run.
+Consecutive requests are correlated, for instance by a queue or a pause, but rounds are nearly independent. Runs of A
+and B alternate, so a disturbance affects both runs of a round. Each round therefore gives one value of each figure: the
+logarithm of the ratio of B to A. Equal versions make its distribution symmetric, so Student's t interval keeps its
+confidence with few rounds.
+
+All figures together raise a false alarm in at most 1 - CONFIDENCE of comparisons without a difference (Bonferroni). The
+tenths of both distributions are figures, too: the shift function of Doksum (1974), in the form for pairs of Rousselet,
+Pernet & Wilcox, "Beyond differences in means" (European Journal of Neuroscience, 2017). "Same" needs another proof:
+each figure has an upper limit with 95 % confidence. All figures must pass, so these limits need no correction (Berger,
+"Multiparameter hypothesis testing", Technometrics 1982).
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,17 +25,36 @@ from numpy.typing import NDArray
 from tpuserve_loadtests.statistics.early_stopping import queries_needed
 from tpuserve_loadtests.statistics.histogram import Counts
 
-RESAMPLES: Final = 1000
-SEED: Final = 20
-# Resolution of latencies: 0.2 %, a 25th of the default least effect.
-_STEP: Final = 0.002
+# Confidence that no figure of equal versions differs. B is called worse in half of the false alarms.
+CONFIDENCE: Final = 0.98
+# Confidence that a figure is below its `at_worst`.
+_WORST_CONFIDENCE: Final = 0.95
+LEAST_EFFECT: Final = 0.05
+PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
+DISTRIBUTION: Final = "distribution"
+RATE: Final = "rate"
+_OF_ALL: Final = ("mean", *(f"p{p:g}" for p in PERCENTILES))
+# The figures that a JUnit report lists before the first round.
+FIGURES: Final = (*_OF_ALL, DISTRIBUTION)
+_OF_LINES: Final = ("mean", "p50", "p99")
+_TENTHS: Final = 10
+# p99.9 of 12,000 requests is the 12th slowest request, which varies several times as much as p99.
+_LEAST_EFFECTS: Final = {"p99.9": 4}
+# Smallest share of failed requests that counts, and smallest difference of these shares.
+LEAST_FAILED: Final = 0.001
+# A figure is unclear if a deterioration of this many least effects is possible.
+_UNCLEAR_FROM: Final = 3
+# A percentile needs enough requests to permit this many late ones. With fewer, it is that of single requests.
+_LEAST_LATE: Final = 5
+# The smallest share of the requests that makes a line count.
+LEAST_LINE: Final = 0.01
 
 _Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A period of a run: latencies in microseconds with their counts, responses in `seconds`, and failed requests."""
+class Sample:
+    """A run, or a line of it: latencies in microseconds with their counts, responses in `seconds`, failed requests."""
 
     latencies_us: Counts
     counts: Counts
@@ -35,17 +62,24 @@ class Block:
     seconds: float
     failures: int = 0
 
+    @property
+    def requests(self) -> int:
+        return int(self.counts.sum()) + self.failures
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Consecutive runs of A and B. Each has at least one block."""
+    """Consecutive runs of A and B, and of each line that both have, by its name."""
 
-    a: tuple[Block, ...]
-    b: tuple[Block, ...]
+    a: Sample
+    b: Sample
+    lines: Mapping[str, tuple[Sample, Sample]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
+    """The geometric means of A's and B's rounds, their ratio B / A, and its interval with all figures' confidence."""
+
     a: float
     b: float
     ratio: float
@@ -64,131 +98,6 @@ class Difference:
     high: float
 
 
-def ratios(
-    rounds: Sequence[Round], percentiles: Sequence[float], *, confidence: float, resamples: int = RESAMPLES
-) -> dict[str, Ratio]:
-    """Return ratios of latency percentiles (`p99`, in microseconds) and of throughput (`rate`, responses per second).
-
-    The result omits undefined ratios, such as those of a run without responses. It is deterministic.
-    """
-    random = np.random.default_rng(SEED)
-    times = _drawn_rounds(len(rounds), resamples, random)
-    edges = _edges([block for each in rounds for block in (*each.a, *each.b)])
-    a = _Sample([each.a for each in rounds], times, edges, random)
-    b = _Sample([each.b for each in rounds], times, edges, random)
-    figures = {f"p{percentile:g}": (a.percentile(percentile), b.percentile(percentile)) for percentile in percentiles}
-    figures["rate"] = (a.rate(), b.rate())
-    found = {name: _ratio(*both, confidence) for name, both in figures.items()}
-    return {name: ratio for name, ratio in found.items() if ratio is not None}
-
-
-def failure_shares(rounds: Sequence[Round], *, confidence: float, resamples: int = RESAMPLES) -> Difference | None:
-    """Return the shares of requests that failed, or None if A or B sent no request. The result is deterministic."""
-    random = np.random.default_rng(SEED)
-    times = _drawn_rounds(len(rounds), resamples, random)
-    a, b = (_failed([each.a for each in rounds], times, random), _failed([each.b for each in rounds], times, random))
-    every = b - a
-    if not np.isfinite(every[0]):
-        return None
-    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
-    return Difference(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
-
-
-def _drawn_rounds(rounds: int, resamples: int, random: np.random.Generator) -> NDArray[np.int64]:
-    drawn = random.multinomial(rounds, np.full(rounds, 1 / rounds), resamples)
-    return np.vstack([np.ones(rounds, np.int64), drawn])
-
-
-def _failed(runs: Sequence[Sequence[Block]], times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
-    weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
-    blocks = [block for run in runs for block in run]
-    failures = np.array([block.failures for block in blocks], np.float64)
-    requests = np.array([block.failures + block.counts.sum() for block in blocks], np.float64)
-    with np.errstate(invalid="ignore"):
-        shares: _Floats = (weights @ failures) / (weights @ requests)
-    return shares
-
-
-class _Sample:
-    """One version's blocks, and the number of times that each resample draws each block. Row 0 is the measurement
-    itself."""
-
-    def __init__(
-        self, runs: Sequence[Sequence[Block]], times: NDArray[np.int64], edges: _Floats, random: np.random.Generator
-    ) -> None:
-        blocks = [block for run in runs for block in run]
-        self._edges = edges
-        self._weights = np.hstack([_draw(len(run), times[:, number], random) for number, run in enumerate(runs)])
-        counts = np.array([_binned(block, edges) for block in blocks])
-        # For each resample, the number of requests up to each edge.
-        self._ends = self._weights @ np.cumsum(counts, axis=1)
-        self._completed = np.array([block.completed for block in blocks], np.float64)
-        self._seconds = np.array([block.seconds for block in blocks])
-
-    def percentile(self, percent: float) -> _Floats:
-        """Return the percentile of each resample in microseconds, or NaN without requests."""
-        wanted = self._ends[:, -1:] * percent / 100
-        found = self._edges[np.argmax(self._ends >= np.maximum(wanted, 1e-9), axis=1)]
-        return np.where(self._ends[:, -1] > 0, found, np.nan)
-
-    def rate(self) -> _Floats:
-        with np.errstate(invalid="ignore"):
-            rate: _Floats = (self._weights @ self._completed) / (self._weights @ self._seconds)
-        return rate
-
-
-def _draw(blocks: int, times: NDArray[np.int64], random: np.random.Generator) -> _Floats:
-    """Return the number of times that each resample draws each block of a run.
-
-    `times` holds the number of times that each resample draws the run's round.
-    """
-    weights = random.multinomial(times * blocks, np.full(blocks, 1 / blocks)).astype(np.float64)
-    weights[0] = 1.0
-    return weights
-
-
-def _edges(blocks: Sequence[Block]) -> _Floats:
-    every = np.concatenate([block.latencies_us for block in blocks])
-    if not len(every):
-        return np.ones(1)
-    steps = int(np.ceil(np.log(every.max() / every.min()) / _STEP)) + 1
-    edges: _Floats = every.min() * np.exp(np.arange(steps + 1) * _STEP)
-    return edges
-
-
-def _binned(block: Block, edges: _Floats) -> _Floats:
-    return np.bincount(np.searchsorted(edges, block.latencies_us), block.counts, len(edges)).astype(np.float64)
-
-
-def _ratio(a: _Floats, b: _Floats, confidence: float) -> Ratio | None:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        every = b / a
-    if not np.isfinite(every[0]) or a[0] <= 0:
-        return None
-    low, high = np.percentile(every[np.isfinite(every)], _tails(confidence))
-    return Ratio(float(a[0]), float(b[0]), float(every[0]), float(low), float(high))
-
-
-def _tails(confidence: float) -> tuple[float, float]:
-    tail = 100 * (1 - confidence) / 2
-    return tail, 100 - tail
-
-
-# High enough that a false alarm is rare, with three figures and two directions.
-CONFIDENCE: Final = 0.99
-LEAST_EFFECT: Final = 0.05
-PERCENTILES: Final = (50.0, 99.0)
-FIGURES: Final = (*(f"p{p:g}" for p in PERCENTILES), "rate")
-# Smallest share of failed requests that counts, and smallest difference of these shares.
-LEAST_FAILED: Final = 0.001
-# A figure is unclear if its interval includes a deterioration of this many least effects. Consider two runs of the same
-# version, with six rounds of 4,000 requests. With a limit of two, one such comparison in eight would be unclear. With
-# three, it is one in a hundred.
-_UNCLEAR_FROM: Final = 3
-# A percentile needs enough requests to permit this many late ones. With fewer, the resampling is meaningless.
-_LEAST_LATE: Final = 5
-
-
 class Verdict(StrEnum):
     """A verdict on B, compared with A.
 
@@ -205,17 +114,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure's ratio (B / A) and verdict. `scarce` means that it has too few requests for a verdict."""
+    """A figure's ratio (B / A) and verdict. `scarce` means that it has too few requests for a verdict.
+
+    `at_worst` is the factor by which B may be worse, with 95 % confidence: 1.1 is 10 % worse. `part` is the tenth of
+    the distribution that differs most.
+    """
 
     name: str
     ratio: Ratio
     verdict: Verdict
     scarce: bool
-
-    @property
-    def at_worst(self) -> float:
-        """The factor by which B may be worse, from the interval: 1.1 is 10 % worse."""
-        return _at_worst(self.name, self.ratio)
+    at_worst: float = 1.0
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +138,18 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All figures, and the failures, which are None if a side sent no request.
+    """All judged figures, and the failures, which are None if a side sent no request.
 
     B is worse if any figure is; otherwise failing if requests fail; otherwise unclear or better if any figure is.
+    `rate` is the ratio of the throughputs, which an open load does not judge. `omitted` are figures that have too few
+    requests, or that fall among the failed ones.
     """
 
     figures: tuple[Figure, ...]
     least_effect: float
     failures: Failures | None = None
+    rate: Ratio | None = None
+    omitted: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -246,22 +160,33 @@ class Comparison:
         return next((verdict for verdict in order if verdict in found), Verdict.SAME)
 
 
-def compare(rounds: Sequence[Round], least_effect: float = LEAST_EFFECT) -> Comparison:
-    """Compare the versions.
+def compare(rounds: Sequence[Round], least_effect: float = LEAST_EFFECT, *, is_open: bool = False) -> Comparison:
+    """Compare the versions over at least two rounds.
 
-    A figure differs if its interval excludes 1 and its ratio exceeds the least effect (0.05: 5 %). A percentile with
-    too few requests is unclear. The share of failed requests differs if its interval excludes 0 and the difference
-    exceeds LEAST_FAILED.
+    A figure differs if its interval excludes 1 and its ratio exceeds the least effect (0.05: 5 %). A p99 with too few
+    requests is unclear. The share of failed requests differs if its interval excludes 0 and the difference exceeds
+    LEAST_FAILED.
     """
-    found = ratios(rounds, PERCENTILES, confidence=CONFIDENCE)
-    requests = min(_requests(each.a for each in rounds), _requests(each.b for each in rounds))
-    scarce = {f"p{p:g}" for p in PERCENTILES if requests < queries_needed(p, _LEAST_LATE)}
-    figures = (
-        Figure(name, ratio, Verdict.UNCLEAR, scarce=True) if name in scarce else _figure(name, ratio, least_effect)
-        for name, ratio in found.items()
-    )
-    shares = failure_shares(rounds, confidence=CONFIDENCE)
-    return Comparison(tuple(figures), least_effect, None if shares is None else judge_failures(shares))
+    logs = _log_figures(rounds)
+    rate = np.array([[_log_rate(each) for each in (one.a, one.b)] for one in rounds])
+    if not is_open:
+        logs[RATE] = rate
+    known = {name: values for name, values in logs.items() if np.isfinite(values).all()}
+    # The failures are one figure more.
+    confidence = 1 - (1 - CONFIDENCE) / (len(known) + 1)
+    requests = min(sum(one.a.requests for one in rounds), sum(one.b.requests for one in rounds))
+    found = {
+        name: _judge(name, values, least_effect, confidence, is_scarce=requests < _requests_needed(name))
+        for name, values in known.items()
+    }
+    tenths = [found.pop(name) for name in _tenths() if name in found]
+    omitted = [name for name in logs if name not in known and name not in _tenths()]
+    omitted += [name for name, figure in found.items() if _is_vague(figure)]
+    figures = [*(figure for name, figure in found.items() if name not in omitted), *_distribution(tenths)]
+    shares = _failure_shares(rounds, confidence)
+    failures = None if shares is None else judge_failures(shares)
+    of_rate = _ratio(rate, confidence) if np.isfinite(rate).all() else None
+    return Comparison(tuple(figures), least_effect, failures, of_rate, tuple(omitted))
 
 
 def judge_failures(shares: Difference) -> Failures:
@@ -274,21 +199,137 @@ def judge_failures(shares: Difference) -> Failures:
     return Failures(shares, Verdict.FAILING if is_failing else Verdict.SAME)
 
 
-def _requests(runs: Iterable[Sequence[Block]]) -> int:
-    return sum(int(block.counts.sum()) for run in runs for block in run)
+def _log_figures(rounds: Sequence[Round]) -> dict[str, _Floats]:
+    """Return the logarithms of the figures by name, float64[rounds, 2], and NaN where a run has no such figure."""
+    names = (*_OF_ALL, *_tenths())
+    of_all = np.array([[_logs(each) for each in (one.a, one.b)] for one in rounds])
+    found = {name: of_all[:, :, at] for at, name in enumerate(names)}
+    total = sum(one.a.requests + one.b.requests for one in rounds)
+    lines = [name for name in rounds[0].lines if all(name in one.lines for one in rounds)]
+    for line in lines if len(lines) > 1 else ():
+        pairs = [one.lines[line] for one in rounds]
+        requests = [sum(pair[side].requests for pair in pairs) for side in range(2)]
+        if sum(requests) < LEAST_LINE * total:
+            continue
+        of_line = np.array([[_logs(each) for each in pair] for pair in pairs])
+        enough = [name for name in _OF_LINES if min(requests) >= _requests_needed(name)]
+        found |= {f"{line}.{name}": of_line[:, :, names.index(name)] for name in enough}
+    return found
 
 
-def _figure(name: str, ratio: Ratio, least_effect: float) -> Figure:
-    higher = ratio.low > 1 and ratio.ratio >= 1 + least_effect
-    lower = ratio.high < 1 and ratio.ratio <= 1 / (1 + least_effect)
-    worse, better = (lower, higher) if name == "rate" else (higher, lower)
+def _logs(sample: Sample) -> _Floats:
+    """Return logarithms of the mean, of percentiles, and of the tenths' geometric means. Failed requests are late."""
+    total = int(sample.counts.sum())
+    if not total:
+        return np.full(len(_OF_ALL) + _TENTHS, np.nan)
+    logs, ends = np.log(sample.latencies_us), np.cumsum(sample.counts)
+    # Rounding can put the product slightly above a whole number, as in LatencyHistogram.
+    ranks = np.ceil(sample.requests * np.array(PERCENTILES) / 100 - 1e-6)
+    at = np.minimum(np.searchsorted(ends, np.maximum(ranks, 1)), len(ends) - 1)
+    percentiles = np.where(ranks <= total, logs[at], np.nan)
+    mean = math.log(float(np.average(sample.latencies_us, weights=sample.counts)))
+    places, sums = np.append(0, ends), np.append(0, np.cumsum(sample.counts * logs))
+    tenths = np.diff(np.interp(np.linspace(0, total, _TENTHS + 1), places, sums)) * _TENTHS / total
+    return np.concatenate([[mean], percentiles, tenths])
+
+
+@cache
+def _tenths() -> tuple[str, ...]:
+    step = 100 // _TENTHS
+    return tuple(f"p{step * at} to p{step * (at + 1)}" for at in range(_TENTHS))
+
+
+def _log_rate(sample: Sample) -> float:
+    # Half a response stands for none, which has no logarithm.
+    return math.log(max(sample.completed, 0.5) / sample.seconds) if sample.seconds > 0 else math.nan
+
+
+def _requests_needed(name: str) -> int:
+    return queries_needed(float(name[1:]), _LEAST_LATE) if name in _OF_ALL[1:] else 0
+
+
+def _is_vague(figure: Figure) -> bool:
+    """Return whether a figure that need not be known is unclear. The mean, p50 and p99 of all requests must be."""
+    of_line_tail = figure.name.endswith(".p99") and figure.verdict is Verdict.UNCLEAR
+    return of_line_tail or (figure.scarce and figure.name != "p99")
+
+
+def _ratio(logs: _Floats, confidence: float) -> Ratio:
+    low, high = _interval(logs[:, 1] - logs[:, 0], confidence)
+    a, b = logs.mean(axis=0)
+    return Ratio(math.exp(a), math.exp(b), math.exp(b - a), _factor(low), _factor(high))
+
+
+def _judge(name: str, logs: _Floats, least_effect: float, confidence: float, *, is_scarce: bool) -> Figure:
+    ratio = _ratio(logs, confidence)
+    least = 1 + least_effect * _LEAST_EFFECTS.get(name, 1)
+    higher = ratio.low > 1 and ratio.ratio >= least
+    lower = ratio.high < 1 and ratio.ratio <= 1 / least
+    worse, better = (lower, higher) if name == RATE else (higher, lower)
+    # Both ends of a 90 % interval are limits with 95 % confidence.
+    low, high = _interval(logs[:, 1] - logs[:, 0], 2 * _WORST_CONFIDENCE - 1)
+    at_worst = _factor(-low if name == RATE else high)
+    if is_scarce or (not (worse or better) and at_worst > 1 + _UNCLEAR_FROM * (least - 1)):
+        verdict = Verdict.UNCLEAR
+    else:
+        verdict = Verdict.WORSE if worse else Verdict.BETTER if better else Verdict.SAME
+    return Figure(name, ratio, verdict, is_scarce, at_worst)
+
+
+def _distribution(tenths: Sequence[Figure]) -> Iterable[Figure]:
+    """Return the tenth that is surest to be worse, else to be better, else the one that differs most.
+
+    A tenth is never unclear, because the percentiles decide how much must be known.
+    """
+    worse = [each for each in tenths if each.verdict is Verdict.WORSE]
+    better = [each for each in tenths if each.verdict is Verdict.BETTER]
     if worse or better:
-        return Figure(name, ratio, Verdict.WORSE if worse else Verdict.BETTER, scarce=False)
-    unclear = _at_worst(name, ratio) > 1 + _UNCLEAR_FROM * least_effect
-    return Figure(name, ratio, Verdict.UNCLEAR if unclear else Verdict.SAME, scarce=False)
+        shown = max(worse, key=lambda each: each.ratio.low) if worse else min(better, key=lambda each: each.ratio.high)
+        return [replace(shown, name=DISTRIBUTION, part=shown.name)]
+    same = sorted(tenths, key=lambda each: abs(math.log(each.ratio.ratio)))[-1:]
+    return [replace(each, name=DISTRIBUTION, part=each.name, verdict=Verdict.SAME) for each in same]
 
 
-def _at_worst(name: str, ratio: Ratio) -> float:
-    if name != "rate":
-        return ratio.high
-    return 1 / ratio.low if ratio.low > 0 else math.inf
+def _failure_shares(rounds: Sequence[Round], confidence: float) -> Difference | None:
+    """Return the mean shares of requests that failed, or None if a run sent no request."""
+    if not all(one.a.requests and one.b.requests for one in rounds):
+        return None
+    shares = np.array([[each.failures / each.requests for each in (one.a, one.b)] for one in rounds])
+    low, high = _interval(shares[:, 1] - shares[:, 0], confidence)
+    a, b = map(float, shares.mean(axis=0))
+    return Difference(a, b, b - a, low, high)
+
+
+def _interval(values: _Floats, confidence: float) -> tuple[float, float]:
+    """Return Student's t interval of the mean."""
+    mean, size = float(values.mean()), len(values)
+    width = _quantile(confidence, size - 1) * float(values.std(ddof=1)) / math.sqrt(size)
+    return mean - width, mean + width
+
+
+def _factor(log: float) -> float:
+    # The interval of a few rounds can be astronomically wide.
+    return math.exp(min(log, 700.0))
+
+
+@cache
+def _quantile(confidence: float, freedom: int) -> float:
+    """Return the t for which |T| <= t has this probability, by bisection."""
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        high *= 2
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """Return P(|T| <= t) of Student's distribution (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    odd = freedom % 2
+    terms, term = 0.0, math.cos(angle) if odd else 1.0
+    for power in range(1 + odd, freedom, 2):
+        terms += term
+        term *= math.cos(angle) ** 2 * power / (power + 1)
+    return 2 / math.pi * (angle + math.sin(angle) * terms) if odd else math.sin(angle) * terms

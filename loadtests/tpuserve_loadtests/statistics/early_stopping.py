@@ -6,6 +6,7 @@ P(Binomial(n, 1 - p) <= t) <= 1 - c. LoadGen writes it as I(p; n - t, t + 1), th
 """
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
@@ -59,7 +60,28 @@ def share_unseen(queries: int, confidence: float = CONFIDENCE) -> float:
     return float(1 - (1 - confidence) ** (1 / queries))
 
 
-def upper_bound_us(histogram: LatencyHistogram, percentile: float, confidence: float = CONFIDENCE) -> int | None:
-    """Return the upper limit of a percentile in microseconds, or None for too few requests."""
-    allowed = late_allowed(histogram.count, percentile, confidence)
-    return None if allowed is None else histogram.value_at_rank(histogram.count - allowed)
+def upper_bound_us(histogram: LatencyHistogram, percentile: float, failures: int = 0) -> int | None:
+    """Return the upper limit of a percentile in microseconds, with a confidence of 99 %.
+
+    `failures` count as late. Returns None for too few requests, and if the limit falls among the failures.
+    """
+    requests = histogram.count + failures
+    allowed = late_allowed(requests, percentile)
+    is_known = allowed is not None and failures <= allowed
+    return histogram.value_at_rank(requests - allowed) if allowed is not None and is_known else None
+
+
+def requests_needed(percentile: float, late: int, requests: int) -> int | None:
+    """Return about the number of requests that shows the percentile, if the share of late ones remains the same.
+
+    The normal approximation of the binomial distribution gives it. Returns None if the share is not below that of the
+    percentile.
+    """
+    if not late:
+        return queries_needed(percentile)
+    share, late_share = percentile / 100, late / requests
+    margin = 1 - share - late_share
+    if margin <= 0:
+        return None
+    deviations = NormalDist().inv_cdf(CONFIDENCE)
+    return max(queries_needed(percentile), math.ceil(share * (1 - share) * (deviations / margin) ** 2))

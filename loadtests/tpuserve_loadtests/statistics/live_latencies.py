@@ -47,13 +47,17 @@ class LiveLatencies:
     def __add__(self, other: "LiveLatencies") -> "LiveLatencies":
         return LiveLatencies(self.counts + other.counts, self.sum_us + other.sum_us)
 
-    def percentile_ms(self, percent: float) -> float | None:
-        """Return a percentile (0 to 100) in milliseconds with an error of at most 0.6 %, or None without latencies."""
+    def percentile_ms(self, percent: float, failures: int = 0) -> float | None:
+        """Return a percentile (0 to 100) in milliseconds with an error of at most 0.6 %.
+
+        `failures` count as late. Returns None without latencies, and for a percentile among the failures.
+        """
         ends = np.cumsum(self.counts)
-        if not ends[-1]:
-            return None
         # Rounding can put the product slightly above a whole number, as in LatencyHistogram.
-        bucket = int(np.searchsorted(ends, math.ceil(ends[-1] * percent / 100 - 1e-6)))
+        rank = math.ceil((ends[-1] + failures) * percent / 100 - 1e-6)
+        if not ends[-1] or rank > ends[-1]:
+            return None
+        bucket = int(np.searchsorted(ends, rank))
         # The geometric middle of the bucket.
         return float(2 ** ((bucket - 0.5 - _AT_1_MS) / STEPS))
 

@@ -3,17 +3,21 @@
 gRPC's own Python client does not support this under gevent: see docs/explanation/decisions.
 """
 
+import math
 import ssl
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from types import MappingProxyType
 from typing import Final
 
+import gevent
 import gevent.ssl
 from gevent import socket
 from gevent.event import AsyncResult
 
 from tpuserve_client.request_headers import HOST
 from tpuserve_client.tls import Tls
+from tpuserve_loadtests.measurement.recorder import Delivery
 from tpuserve_loadtests.traffic.connection import Connection, GrpcError, NotProcessed
 from tpuserve_loadtests.traffic.header_block import encode
 
@@ -24,10 +28,10 @@ _UNIX: Final = "unix:"
 class Endpoint:
     """An endpoint with the `scheme` and `authority` for request headers."""
 
-    def __init__(self, target: str, tls: Tls | None) -> None:
+    def __init__(self, target: str, tls: Tls | None, address: str = "") -> None:
         """Parse `target`, `host:port` or `unix:/path`. Without `tls`, connections are plaintext.
 
-        Raises InvalidArgument.
+        Connections go to `address`, one of the host's IP addresses, or to any that accepts one. Raises InvalidArgument.
         """
         self._target = target
         self._context = None if tls is None else tls.context(gevent.ssl.SSLContext)
@@ -36,8 +40,9 @@ class Endpoint:
         if self._context is not None:
             self.scheme = "https"
             self._context.set_alpn_protocols([HTTP2])
-        self._host = target.rpartition(":")[0].strip("[]")
-        self._name = (tls and tls.server_name) or self._host
+        host = target.rpartition(":")[0].strip("[]")
+        self._address = address or host
+        self._name = (tls and tls.server_name) or host
 
     def connect(self, timeout_s: float) -> socket.socket:
         """Return a connected socket without a timeout.
@@ -62,7 +67,7 @@ class Endpoint:
             connected.connect(self._target.removeprefix(_UNIX))
         else:
             port = int(self._target.rpartition(":")[2])
-            connected = socket.create_connection((self._host, port), timeout_s)
+            connected = socket.create_connection((self._address, port), timeout_s)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
 
@@ -77,9 +82,10 @@ class Endpoint:
         return secured
 
 
-# Limit for attempts of a request that the server refuses without processing.
-_ATTEMPTS: Final = 5
 _MOST_IN_TIMEOUT: Final = 10**8
+# Calls of a scenario may each have another timeout. The cache of encoded headers is cleared at this size.
+_MOST_HEADS: Final = 1000
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Channel:
@@ -89,38 +95,79 @@ class Channel:
     """
 
     def __init__(
-        self, target: str, timeout_s: float, tls: Tls | None = None, headers: Mapping[str, str] | None = None
+        self,
+        target: str,
+        timeout_s: float,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        address: str = "",
     ) -> None:
         """Set up a channel to `target`, `host:port` or `unix:/path`. Without `tls`, the channel is plaintext.
 
-        Every call sends `headers`, as the client's `read_headers` returns them. Raises InvalidArgument for files that
-        are not certificates.
+        Every call sends `headers`, as the client's `read_headers` returns them. `address` is as in Endpoint. Raises
+        InvalidArgument for files that are not certificates.
         """
-        self._endpoint = Endpoint(target, tls)
+        self._endpoint = Endpoint(target, tls, address)
         self._headers = dict(headers or {})
         self._timeout_s = timeout_s
         self._connections: list[Connection] = []
         self._connecting: AsyncResult[None] | None = None
-        self._heads: dict[str, bytes] = {}
+        self._heads: dict[tuple[str, float], bytes] = {}
 
-    def call(self, path: str, message: bytes) -> bytes:
-        """Send a message to a method and return the response. Raises GrpcError."""
-        head = self._heads.get(path) or self._head(path)
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._connection().call(head, message)
-            except NotProcessed:
-                continue
+    def call(
+        self,
+        path: str,
+        message: bytes,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeout_s: float = math.inf,
+        delivery: Delivery | None = None,
+    ) -> bytes:
+        """Send a message to a method and return the response. Raises GrpcError.
+
+        `headers` are sent in addition to the channel's. A `timeout_s` shorter than the channel's replaces it. The
+        channel counts a retry in `delivery`.
+        """
+        delivery = delivery or Delivery()
+        if timeout_s >= self._timeout_s:
+            return self._call(self._head(path, self._timeout_s, headers), message, delivery)
+        expired = GrpcError("DEADLINE_EXCEEDED", f"no response within {timeout_s:.3g} s")
+        with gevent.Timeout(max(timeout_s, 0), expired):
+            return self._call(self._head(path, timeout_s, headers), message, delivery)
+
+    def _call(self, head: bytes, message: bytes, delivery: Delivery) -> bytes:
+        """Send a request, and once more if the server refused it unprocessed: gRPC's transparent retry.
+
+        https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+        """
+        try:
+            return self._connection().call(head, message)
+        except NotProcessed:
+            delivery.retries += 1
         return self._connection().call(head, message)
+
+    def open(self) -> None:
+        """Open the first connection before a call needs it. If that fails, the call reports it."""
+        with suppress(GrpcError):
+            self._connection()
 
     def close(self) -> None:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
 
-    def _head(self, path: str) -> bytes:
-        """Encode the request headers once, so that headers add no cost to a call."""
-        head = self._heads[path] = encode(
+    def _head(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> bytes:
+        """Encode the request headers once, so that headers add no cost to a call without its own headers."""
+        if headers:
+            return self._encoded(path, timeout_s, headers)
+        head = self._heads.get((path, timeout_s))
+        if head is None:
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[path, timeout_s] = self._encoded(path, timeout_s, headers)
+        return head
+
+    def _encoded(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> bytes:
+        return encode(
             {
                 ":method": "POST",
                 ":scheme": self._endpoint.scheme,
@@ -129,11 +176,10 @@ class Channel:
                 "te": "trailers",
                 "content-type": "application/grpc",
                 "user-agent": "tpuserve-loadtest",
-                "grpc-timeout": _timeout(self._timeout_s),
-                **{name: value for name, value in self._headers.items() if name != HOST},
+                "grpc-timeout": _timeout(timeout_s),
+                **{name: value for name, value in {**self._headers, **headers}.items() if name != HOST},
             }
         )
-        return head
 
     def _connection(self) -> Connection:
         """Return a connection with room for a call. The caller must start the call without yielding."""

@@ -59,7 +59,7 @@ class GrpcError(Exception):
 
 
 class NotProcessed(GrpcError):
-    """Error for a request that the server has not processed, so that the client can retry it."""
+    """Error for a request that the server refused unprocessed, so that the client can send it once more."""
 
 
 def code_name(number: str) -> str:
@@ -215,9 +215,10 @@ class Connection:
         return not self._calls and (self._closed is not None or self._is_leaving or self._next_stream >= _LAST_STREAM)
 
     def call(self, head: bytes, message: bytes) -> bytes:
-        """Send a message with a block of request headers, and return the response. Raises GrpcError."""
-        if self._closed is not None or self._is_leaving:
-            raise NotProcessed("UNAVAILABLE", "the connection was closed")
+        """Send a message with a block of request headers, and return the response. Requires `has_room`.
+
+        Raises GrpcError.
+        """
         stream = self._next_stream
         self._next_stream += 2
         call = self._calls[stream] = _Call(time.monotonic() + self._timeout_s, self._call_window)

@@ -17,13 +17,13 @@ from locust.exception import StopUser
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answers import AnswerChecks
-from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
+from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
 from tpuserve_loadtests.requests import protocols
 from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.senders import Connections
 from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Watch
-from tpuserve_loadtests.traffic.traffic import MAX_IN_FLIGHT, Traffic
+from tpuserve_loadtests.traffic.traffic import Traffic
 
 _SCHEDULE_GRACE_S: Final = 1.0
 
@@ -38,12 +38,16 @@ class Engine:
         _keep_modules_out_of_collections()
         self._share = share
         self.lines = tuple(line.name for line in target.workload.lines)
+        self._counted = target.workload.counted
         self._order = target.workload.order
         self._checks = target.checks
-        self._connections = Connections(target.addresses, target.access, MAX_IN_FLIGHT, target.timeout_s)
+        index, processes = share
+        own = target.connections and max(len(range(index, target.connections, processes)), 1)
+        self._connections = Connections(target.addresses, target.access, target.timeout_s, own, target.replicas)
         self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
         self._traffic: Traffic | None = None
-        self._stop_s = target.timeout_s + STOP_MARGIN_S
+        self._timeout_s = target.timeout_s
+        self._stop_s = self._timeout_s + STOP_MARGIN_S
         self._environment = Environment(user_classes=[self._user_class()], stop_timeout=self._stop_s)
         self._runner = self._environment.create_local_runner()
         self.interrupted, self.hurried = Event(), Event()
@@ -55,14 +59,25 @@ class Engine:
         self._runner.quit()
         self._connections.close()
 
-    def run(self, load: Load, watch: Watch) -> Measured:
-        """Run a load, and block until its last response arrives, or until `watch` or Ctrl-C stops it."""
-        recorder = Recorder(self.lines, load)
+    def run(self, load: Load, watch: Watch, start_s: float | None = None) -> Measured:
+        """Run a load, and block until its last response arrives, or until `watch` or Ctrl-C stops it.
+
+        The load starts at `start_s` of `time.perf_counter`, or at once.
+        """
+        self._connections.open()
+        recorder = Recorder(self._counted, load)
         index, processes = self._share
         users = 1 if load.is_open else load.users_of(index, processes)
         checks = AnswerChecks([sender.line for sender in self._senders], self._checks, load.seed + index)
         self._traffic = traffic = Traffic(
-            load, self._senders, recorder, self._fire, checks, order=self._order, share=self._share
+            load,
+            self._senders,
+            recorder,
+            self._fire,
+            checks,
+            order=self._order,
+            share=self._share,
+            start_s=start_s,
         )
         started_at, cpu_start_s = time.time(), time.process_time()
         if users:
@@ -82,7 +97,7 @@ class Engine:
         landed_s = time.perf_counter() - traffic.start_s
         self._runner.stop()
         if self.hurried.is_set():
-            stopped = stopped or STOPPED_EARLY
+            stopped = stopped or INTERRUPTED
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
         if load.requests:
             span_s = landed_s - load.warm_up_s
@@ -94,13 +109,13 @@ class Engine:
 
         Return a reason if the wait ended early, or an empty string.
         """
-        while (elapsed_s := time.perf_counter() - traffic.start_s) < load.total_s:
+        while (elapsed_s := max(time.perf_counter() - traffic.start_s, 0)) < load.total_s:
             if reason := watch(elapsed_s, traffic.recorder.counts()):
                 return reason
             ends = [self.interrupted, traffic.landed] if load.requests else [self.interrupted]
             gevent.wait(ends, timeout=min(TICK_S, load.total_s - elapsed_s), count=1)
             if self.interrupted.is_set():
-                return STOPPED_EARLY
+                return INTERRUPTED
             if load.requests and traffic.landed.is_set():
                 break
         return ""
@@ -109,7 +124,7 @@ class Engine:
         gevent.wait([traffic.landed, self.hurried], timeout=self._stop_s, count=1)
         self._environment.stop_timeout = self._stop_s
         if not traffic.landed.is_set():
-            traffic.give_up()
+            traffic.give_up(self._timeout_s)
         if not traffic.landed.is_set() or traffic.is_pausing:
             self._environment.stop_timeout = 0  # users are killed while they wait
 

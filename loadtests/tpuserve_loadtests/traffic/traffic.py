@@ -18,12 +18,12 @@ import gevent
 from gevent import get_hub
 from gevent.event import Event
 
-from tpuserve_client.exchange import Reply
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.golden.answers import AnswerChecks, WrongAnswer
-from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.golden.answers import AnswerChecks
+from tpuserve_loadtests.golden.form import WrongAnswer
+from tpuserve_loadtests.measurement.recorder import Delivery, Recorder
 from tpuserve_loadtests.requests.workload import Line, Turns
-from tpuserve_loadtests.traffic.senders import Sender, failure_message
+from tpuserve_loadtests.traffic.senders import MAX_IN_FLIGHT, Sender, failure_message
 
 _CLOCK_MONOTONIC: Final = 1
 _NANOSECONDS: Final = 1_000_000_000
@@ -73,8 +73,6 @@ class PreciseWait:
             self._file = -1
 
 
-# Requests in flight use memory. Beyond this limit, arrivals are dropped and counted.
-MAX_IN_FLIGHT: Final = 10_000
 # A late dispatcher sends this many due requests, and then lets greenlets read responses.
 _BATCH: Final = 16
 # Interval of checks for a stop during long gaps between arrivals.
@@ -99,13 +97,16 @@ class Traffic:
         *,
         order: Sequence[int] = (),
         share: tuple[int, int] = (0, 1),
+        start_s: float | None = None,
     ) -> None:
         """Set up the traffic. `share` is this process's number, and the number of processes.
 
         `fire` receives each request, with its latency in milliseconds. `order` is the workload's: senders by number.
+        The load starts at `start_s` of `time.perf_counter`, or with `drive`.
         """
         self.recorder = recorder
-        self.start_s = time.perf_counter()
+        self._starts_now = start_s is None
+        self.start_s = time.perf_counter() if start_s is None else start_s
         self.stopped = False
         # The load plans no arrivals after this instant.
         self._end_s = math.inf
@@ -116,6 +117,8 @@ class Traffic:
         # Set when no more requests will be sent and the last response has arrived.
         self.landed = Event()
         self._in_flight = 0
+        # The name under which each request in flight counts, and its due time.
+        self._pending: dict[int, tuple[str, float]] = {}
         self._given_up = False
         self._load = load
         self._senders = senders
@@ -127,6 +130,7 @@ class Traffic:
         self._requests = count(*share)
         self._requests_of = [count(*share) for _ in senders]
         self._is_mixed = bool(order)
+        self._names = {sender.line.name: sender.line.counted_as() for sender in senders}
         self._checks = checks
         self._left = load.requests_of(*share) if load.requests and load.users else math.inf
         self._random = Random(load.seed + self._index)
@@ -155,9 +159,16 @@ class Traffic:
         self.stopped = True
         self._look_landed()
 
-    def give_up(self) -> None:
+    def give_up(self, timeout_s: float) -> None:
+        """Count the requests in flight: as failed after their timeout, else as unanswered."""
         self._given_up = True
-        self.recorder.unanswered += self._in_flight
+        now_s = time.perf_counter()
+        for name, due_s in self._pending.values():
+            if now_s - due_s < timeout_s:
+                self.recorder.unanswered += 1
+            else:
+                message = f"no response within {timeout_s:g} s"
+                self.recorder.record(name, due_s - self.start_s, now_s - self.start_s, message)
 
     def drive(self) -> None:
         """Block until the traffic stops or its schedule ends, and all responses have arrived."""
@@ -171,6 +182,7 @@ class Traffic:
 
     def _drive_closed(self) -> None:
         user = next(self._users)
+        gevent.sleep(max(self.start_s - time.perf_counter(), 0))
         send = self._send_next
         if not self._is_mixed:
             # Each user stays on one line, so that a slow line does not take users from a fast one.
@@ -207,7 +219,8 @@ class Traffic:
     def _dispatch(self) -> None:
         wait = PreciseWait()
         behind = 0
-        self.start_s = time.perf_counter()
+        if self._starts_now:
+            self.start_s = time.perf_counter()
         instants = self._load.instants(self._index, self._processes)
         for due in instants:
             number = next(self._requests)
@@ -261,31 +274,28 @@ class Traffic:
         self._ask(self._senders[line], turn, due_s)
 
     def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
-        length, error = 0, None
+        length, error, is_compared, delivery = 0, None, False, Delivery()
+        names = self._names[sender.line.name]
+        name = names[turn % len(names)]
+        self._pending[id(delivery)] = name, due_s
         try:
-            reply = sender.send(turn)
+            reply = sender.send(turn, delivery)
             finished_s = time.perf_counter()
             # Responses often arrive together. All waiting greenlets note their times first, before any of them records
             # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
             gevent.sleep(0)
             length = len(reply.body)
-            if self._checks.is_due():
-                self._check(sender.line, turn, due_s, reply)
+            is_compared = self._checks.check(sender.line, turn, reply, finished_s)
         except Exception as caught:  # any error is the outcome of this request and must not end the user
             finished_s, error = time.perf_counter(), caught
+        del self._pending[id(delivery)]
         if self._given_up:
             return
         message = None if error is None else failure_message(error)
-        self.recorder.record(sender.line.name, due_s - self.start_s, finished_s - self.start_s, message)
+        if delivery.tokens_s:
+            delivery.tokens_s = tuple(at_s - self.start_s for at_s in delivery.tokens_s)
+        compared = error.compared if isinstance(error, WrongAnswer) else is_compared
+        is_wrong = isinstance(error, WrongAnswer)
+        self.recorder.record_check(name, due_s - self.start_s, compared=compared, wrong=is_wrong)
+        self.recorder.record(name, due_s - self.start_s, finished_s - self.start_s, message, delivery)
         self._fire(sender.line, (finished_s - due_s) * 1000, length, error)
-
-    def _check(self, line: Line, turn: int, due_s: float, reply: Reply) -> None:
-        wrong = False
-        try:
-            self._checks.check(line, turn, reply)
-        except WrongAnswer:
-            wrong = True
-            raise
-        finally:
-            if line.golden:
-                self.recorder.record_check(line.name, due_s - self.start_s, wrong)

@@ -4,6 +4,7 @@ The process must call give_process_to_gevent (gevent_setup) before it imports th
 """
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Final
 from uuid import uuid4
@@ -70,7 +71,7 @@ class Worker:
             self._engine = engine
             self._has_engine.set()
             while (order := self._orders.get()) is not None:
-                measured = engine.run(Load.from_wire(order.data), self._watch)
+                measured = engine.run(Load.from_wire(order.data["load"]), self._watch, order.data["start_s"])
                 report = {"recorder": measured.recorder.to_wire(), "span_s": measured.span_s}
                 self._send("measured", {**report, "cores": measured.cores[0]})
 
@@ -98,6 +99,8 @@ class Worker:
                     self._has_engine.wait()  # later messages refer to the engine
                 case "load":
                     self._begin_load(message)
+                case "time":
+                    self._send("time", [message.data, time.perf_counter()])
                 case "stop":
                     self._end_load()
                 case "hurry":

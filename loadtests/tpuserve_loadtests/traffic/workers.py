@@ -4,6 +4,7 @@ The coordinator measures nothing. It sends the target and the loads to workers, 
 """
 
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from locust.rpc import Message, zmqrpc
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.measurement.measured import STOPPED_EARLY, Measured
+from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured
 from tpuserve_loadtests.measurement.recorder import Counts, Recorder
 from tpuserve_loadtests.traffic import heartbeats
 from tpuserve_loadtests.traffic.heartbeats import Heartbeats, worker_name
@@ -28,16 +29,16 @@ from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Wat
 
 
 class Shares:
-    def __init__(self, load: Load, lines: Sequence[str], workers: Sequence[str]) -> None:
+    def __init__(self, load: Load, lines: Sequence[str], workers: Sequence[str], start_s: float) -> None:
         self._load = load
         self._lines = lines
-        self._start_s = time.perf_counter()
+        self._start_s = start_s
         self._counts = dict.fromkeys(workers, Counts())
         self._reports: dict[str, dict[str, Any]] = {}  # as Worker sends them
 
     @property
     def elapsed_s(self) -> float:
-        return time.perf_counter() - self._start_s
+        return max(time.perf_counter() - self._start_s, 0.0)
 
     @property
     def counts(self) -> Counts:
@@ -67,6 +68,10 @@ LOCAL: Final = "127.0.0.1"
 START_TIMEOUT_S: Final = 60.0
 _REPORT_TIMEOUT_S: Final = 30.0
 _END_S: Final = 5.0
+# Time for the workers to prepare a load before its common start.
+_PREPARATION_S: Final = 0.25
+# Exchanges with each worker to compare the clocks. The fastest one counts.
+_EXCHANGES: Final = 8
 _WORKER_GONE: Final = "stopped, because a worker of the load generator disconnected"
 
 
@@ -97,6 +102,7 @@ class Workers:
         self.interrupted, self.hurried = Event(), Event()
         self._target = target
         self.lines = tuple(line.name for line in target.workload.lines)
+        self._counted = target.workload.counted
         self._expected = crew.local + crew.remote
         # Names for messages by names on the wire, in the order of shares.
         self._names: dict[str, str] = {}
@@ -124,10 +130,13 @@ class Workers:
 
         Raises WorkersFailed before any request if a worker lacks a file.
         """
-        shares = Shares(load, self.lines, tuple(self._names))
-        started_at, stopped = time.time(), ""
+        offsets_s = self._compare_clocks()
+        start_s = time.perf_counter() + _PREPARATION_S
+        shares = Shares(load, self._counted, tuple(self._names), start_s)
+        started_at, stopped = time.time() + _PREPARATION_S, ""
         limit_s = load.total_s + self._target.timeout_s + STOP_MARGIN_S + _REPORT_TIMEOUT_S
-        self._broadcast("load", load.to_wire())
+        for name, offset_s in offsets_s.items():
+            self._send(name, "load", {"load": load.to_wire(), "start_s": start_s + offset_s})
         while missing := shares.missing - self._lost.keys():
             self._find_lost(missing if shares.elapsed_s > limit_s else frozenset())
             reason = watch(min(shares.elapsed_s, load.total_s), shares.counts)
@@ -136,15 +145,33 @@ class Workers:
             if self.hurried.is_set():
                 self._broadcast("hurry")
             for name, message in self._messages():
-                if message.type == "failed":
-                    raise WorkersFailed(f"The worker on {self._names[name]} cannot join: {message.data}")
                 shares.take(name, message.type, message.data)
         return shares.measured(stopped or self._why_stop(), started_at, tuple(self._lost.values()))
+
+    def _compare_clocks(self) -> dict[str, float]:
+        """Return by how much the clock of each worker is ahead of this process's, in seconds.
+
+        Cristian's algorithm: the error is at most half the time of the fastest exchange. With a common start, the
+        arrivals of the workers interleave as planned.
+        """
+        fastest = dict.fromkeys(self._names, (math.inf, 0.0))
+        until_s = time.perf_counter() + START_TIMEOUT_S
+        for _ in range(_EXCHANGES):
+            self._broadcast("time", time.perf_counter())
+            pending = set(self._names)
+            while pending := pending - self._lost.keys():
+                self._find_lost(frozenset(pending) if time.perf_counter() > until_s else frozenset())
+                for name, message in self._messages():
+                    if message.type == "time":
+                        (sent_s, worker_s), now_s = message.data, time.perf_counter()
+                        fastest[name] = min(fastest[name], (now_s - sent_s, worker_s - (sent_s + now_s) / 2))
+                        pending.discard(name)
+        return {name: offset_s for name, (_, offset_s) in fastest.items()}
 
     def _why_stop(self) -> str:
         if self._lost:
             return _WORKER_GONE
-        return STOPPED_EARLY if self.interrupted.is_set() else ""
+        return INTERRUPTED if self.interrupted.is_set() else ""
 
     def _welcome(self) -> None:
         until_s = time.perf_counter() + START_TIMEOUT_S
@@ -161,7 +188,7 @@ class Workers:
             self._messages()
         target = self._target.to_wire()
         for index, name in enumerate(self._names):
-            self._server.send_to_client(Message("target", {**target, "share": [index, self._expected]}, name))
+            self._send(name, "target", {**target, "share": [index, self._expected]})
 
     def _find_lost(self, overdue: frozenset[str]) -> None:
         ended = {worker_name(process.pid) for process in self._processes if process.poll() is not None}
@@ -177,11 +204,17 @@ class Workers:
             while True:
                 found.append(self._inbox.get_nowait())
         except Empty:
+            for name, message in found:
+                if message.type == "failed":
+                    raise WorkersFailed(f"The worker on {self._names[name]} cannot join: {message.data}") from None
             return found
 
     def _broadcast(self, kind: str, data: object = None) -> None:
         for name in self._names:
-            self._server.send_to_client(Message(kind, data, name))
+            self._send(name, kind, data)
+
+    def _send(self, name: str, kind: str, data: object) -> None:
+        self._server.send_to_client(Message(kind, data, name))
 
     def _receive(self) -> None:
         while True:
@@ -194,11 +227,11 @@ class Workers:
 
     def _admit(self, name: str, message: Message) -> None:
         if len(self._names) == self._expected:
-            self._server.send_to_client(Message("enough", None, name))
+            self._send(name, "enough", None)
             return
         self._names[name] = str(message.data)
         self._heartbeats.hear(name)
-        self._server.send_to_client(Message("alive", None, name))
+        self._send(name, "alive", None)
 
     def _beat(self) -> None:
         while True:

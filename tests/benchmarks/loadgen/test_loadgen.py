@@ -6,7 +6,7 @@ from rich.console import Console
 
 from benchmarks.harness.targets import Protocol, echoes
 from benchmarks.loadgen.body import grpc_answer
-from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, Bench, Turn, lines, print_lines
+from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, UNCHECKED, Bench, Turn, lines, print_lines
 from tests.support.certificates import Authority
 from tests.support.optional import needs
 from tpuserve_client.exchange import PredictCall, Reply
@@ -86,7 +86,7 @@ def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, 
     with echoes(tmp_path, own) as targets:
         turns = Bench(targets, 1, tmp_path, ca).round(protocol)
     assert {turn.tls for turn in turns} == {tls}
-    assert [turn.generator for turn in turns[:3]] == [PLAIN, CLOSED, OPEN]
+    assert [turn.generator for turn in turns[:4]] == [PLAIN, CLOSED, UNCHECKED, OPEN]
     for turn in turns:
         assert turn.requests > 32  # each user sent a second request after its first response
         assert turn.failures == 0

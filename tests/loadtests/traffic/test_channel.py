@@ -131,6 +131,19 @@ def test_an_unknown_method_is_unimplemented(channel: Channel) -> None:
         channel.call("/test/Nothing", b"")
 
 
+def test_a_call_has_its_own_headers_and_a_shorter_deadline(channel: Channel, methods: Methods) -> None:
+    channel.call(ECHO, b"", {"x-tpuserve-priority": "low"}, 5.0)
+    assert methods.metadata["x-tpuserve-priority"] == "low"
+    assert 0 < methods.time_left_s <= 5
+    channel.call(ECHO, b"")
+    assert "x-tpuserve-priority" not in methods.metadata
+    assert methods.time_left_s > 5
+    with pytest.raises(GrpcError, match=r"DEADLINE_EXCEEDED: no response within 0\.05 s"):
+        channel.call(WAIT, b"", timeout_s=0.05)
+    assert methods.cancelled.wait(15)
+    assert channel.call(ECHO, b"next") == b"next"
+
+
 def test_a_call_ends_at_its_deadline_and_the_server_knows(target: str, methods: Methods) -> None:
     channel = Channel(target, 2.0)  # long enough for the next call on a busy machine
     with pytest.raises(GrpcError, match="DEADLINE_EXCEEDED"):

@@ -13,7 +13,7 @@ _FAILED, _GATE, _GENERATOR = 1, 99, 98
 _STEADY: Final = Script(service_s=0.040, spread_s=0.010)
 # Equal times keep the users in step: their responses arrive together, and a client reads them one after the other.
 _CONSTANT_TIME: Final = Script(service_s=0.060)
-_BIMODAL: Final = Script(service_s=0.040, spread_s=0.010, slow_every=19, slow_s=0.160)
+_BIMODAL: Final = Script(service_s=0.040, spread_s=0.010, slow={19: 0.160})
 _REFUSED: Final = {Fault.UNAVAILABLE: 17, Fault.INTERNAL: 23, Fault.EXHAUSTED: 29}
 # The first request of each user opens a connection. Without warm-up, a short run shows this in p99.
 _MOST: Final = (50, 90)
@@ -126,7 +126,7 @@ OPEN: Final = (
         shape="Poisson, 2 processes",
         behaviour="gRPC, varying",
         script=_STEADY,
-        options=("--rate", "200", *_timed(), "--processes", "2"),
+        options=("--rate", "200", *_timed(), "--processes", "2", "--connections", "2"),
         planned=planned([(1.5, 200, 200)], "poisson"),
     ),
     Case(
@@ -228,6 +228,19 @@ REFUSALS: Final = (
         planned=planned([(1, 200, 200)], "poisson"),
         exit_code=_FAILED,
     ),
+)
+
+REFUSED_STREAMS: Final = tuple(
+    Case(
+        shape="closed users",
+        behaviour=f"gRPC, {name} refused",
+        percents=(),
+        script=Script(service_s=0.002, faults={Fault.REFUSED: every}),
+        options=("--users", "1", "--requests", "60", *_timed(30)),
+        exit_code=_FAILED if every == 1 else 0,
+        requests=60,
+    )
+    for name, every in (("all streams", 1), ("some streams", 3))
 )
 
 # The Open Inference Protocol over gRPC and over HTTP with binary tensors. Two processes receive the request headers.
@@ -335,6 +348,20 @@ OIP_WRONG_ANSWERS: Final = Case(
     percents=(),
 )
 
+_USELESS: Final = (Wrong.HTML, Wrong.ERROR, Wrong.EMPTY, Wrong.HALF, Wrong.MISSING, Wrong.SHAPE)
+USELESS_ANSWERS: Final = tuple(
+    Case(
+        shape="closed users",
+        behaviour=f"{protocol}, one useless response of each kind in about 500",
+        script=Script(service_s=0.0, wrong=dict(zip(_USELESS, (499, 503, 509, 521, 523, 541), strict=True)), right=100),
+        options=("--users", "8", "--requests", "1500", "--warm-up", "0"),
+        protocol=protocol,
+        exit_code=_FAILED,
+        percents=(),
+    )
+    for protocol in ("grpc", "rest", "oip", "oip_json")
+)
+
 # Loads with a number of requests, and closed loads with pauses.
 LIMITED: Final = (
     Case(
@@ -388,6 +415,18 @@ EARLY_ENDS: Final = tuple(
 )
 
 EVERY: Final = (
-    *(*CLOSED, *OPEN, *STALLS, *REFUSALS, OIP, *BROKEN, *EJECTED, *WRONG_ANSWERS, OIP_WRONG_ANSWERS, *LIMITED),
+    *(
+        *CLOSED,
+        *OPEN,
+        *STALLS,
+        *REFUSALS,
+        OIP,
+        *BROKEN,
+        *EJECTED,
+        *WRONG_ANSWERS,
+        OIP_WRONG_ANSWERS,
+        *USELESS_ANSWERS,
+        *LIMITED,
+    ),
     *(DROPPED, *EARLY_ENDS),
 )

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from heapq import heapreplace
 from typing import Final
@@ -12,6 +13,7 @@ from tests.loadtests.truth.script import REFUSAL_S, REFUSALS, Fault, Script, Wro
 
 _SEED: Final = 20
 _MEMORY_BYTES: Final = 30_000_000
+_QUICK: Final = REFUSALS | {Fault.REFUSED}
 
 # Called at the end of a prediction, unless the connection ended first. The fault or the kind of wrong response.
 Reply = Callable[[Fault | Wrong | None], None]
@@ -34,26 +36,47 @@ class Desk:
         self._die = die
         self._random = random.Random(_SEED)
         self._free_s = [0.0] * script.slots
+        self._numbers: Counter[str] = Counter()  # predictions of each script
+        self._digests: set[int] = set()
+        self._in_flight = 0
+        # Look-ups in the response cache by model and outcome.
+        self.cached: Counter[tuple[str, str]] = Counter()
         self._began_s = 0.0
 
     def memory_bytes(self) -> int:
         """Return the memory that the script states. The process's own grows with the log."""
         return _MEMORY_BYTES + self._script.leak_bytes * len(self.entries)
 
-    def accept(self, protocol: str, model: str, connection: int, arrived_s: float, reply: Reply) -> Entry:
+    def accept(
+        self, protocol: str, model: str, connection: int, arrived_s: float, request: bytes, reply: Reply
+    ) -> Entry:
         """Take a prediction that was read completely at `arrived_s`, and schedule its end."""
-        script, number = self._script, len(self.entries) + 1
-        if number == 1:
+        if not self.entries:
             self._begin(arrived_s)
+        script, own = self._script, model if model in self._script.models else ""
+        script = script.models.get(model, script)
+        self._numbers[own] += 1
+        number, digest = self._numbers[own], hash(request)
+        is_cached = bool(script.cached_s) and digest in self._digests
+        self._digests.add(digest)
+        if script.cached_s:
+            self.cached[model, "hits" if is_cached else "misses"] += 1
         fault = script.fault(number)
-        service_s = REFUSAL_S if fault in REFUSALS else self._service_s(number, arrived_s - self._began_s)
+        if fault in _QUICK:
+            service_s = REFUSAL_S
+        else:
+            service_s = script.cached_s if is_cached else self._service_s(script, number, arrived_s - self._began_s)
         due_s = self._held(self._start_s(arrived_s, service_s) + service_s)
-        entry = Entry(number, protocol, model, connection, arrived_s, service_s, due_s)
+        entry = Entry(len(self.entries) + 1, protocol, model, connection, arrived_s, service_s, due_s, digest=digest)
         self.entries.append(entry)
+        self._in_flight += 1
+        wrong = script.wrongness(number)
+        if script.wrong_above and self._in_flight > script.wrong_above:
+            wrong = Wrong.VALUE
         if fault is Fault.SILENT:
             entry.status = fault
         else:
-            self._loop.call_at(due_s, self._end, entry, fault or script.wrongness(number), reply)
+            self._loop.call_at(due_s, self._end, entry, fault or wrong, reply)
         return entry
 
     def _begin(self, now_s: float) -> None:
@@ -64,11 +87,12 @@ class Desk:
         if self._script.die_at_s:
             self._loop.call_at(now_s + self._script.die_at_s, self._die)
 
-    def _service_s(self, number: int, elapsed_s: float) -> float:
-        script = self._script
-        if script.slow_every and number % script.slow_every == 0:
-            return script.slow_s
-        return script.service_s + script.growth * elapsed_s + script.spread_s * self._random.random()
+    def _service_s(self, script: Script, number: int, elapsed_s: float) -> float:
+        slow_s, factor = script.slow_s(number), script.factor(elapsed_s)
+        if slow_s is not None:
+            return slow_s * factor
+        service_s = script.service_s + script.growth * elapsed_s + script.spread_s * self._random.random()
+        return service_s if script.slow else service_s * factor
 
     def _start_s(self, arrived_s: float, service_s: float) -> float:
         """Return the start of the service, and occupy the slot that is free first."""
@@ -84,6 +108,7 @@ class Desk:
         return start_s + script.hold_s if script.hold_s and 0 <= due_s - start_s < script.hold_s else due_s
 
     def _end(self, entry: Entry, outcome: Fault | Wrong | None, reply: Reply) -> None:
+        self._in_flight -= 1
         if entry.status:  # the connection ended first
             return
         # Before the response is written, so that no client can read it earlier.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.loadtests.truth import answers, oip_answers
 from tests.loadtests.truth.desk import Desk, Request, end_pending
-from tests.loadtests.truth.script import Fault, Script, Wrong
+from tests.loadtests.truth.script import Fault, Script, Wrong, spoiled
 
 if TYPE_CHECKING:
     from tests.loadtests.truth.request_log import Entry
@@ -71,7 +71,13 @@ class RestConnection(asyncio.Protocol):
         elif _STATUS.fullmatch(path):
             self._send(200, answers.rest_status())
         elif path in _PAGES:
-            page = f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {self._desk.memory_bytes()}\n"
+            page = (
+                f"tpuserve_requests_total 1\nprocess_resident_memory_bytes {self._desk.memory_bytes()}\n"
+                'tpuserve_version_state{state="AVAILABLE"} 1\n'
+                f"scripted_predictions {len(self._desk.entries)}\n"
+            )
+            for (model, outcome), count in self._desk.cached.items():
+                page += f'tpuserve_response_cache_{outcome}_total{{model_name="{model}",version="1"}} {count}\n'
             self._send(200, page.encode(), "text/plain")
         else:
             self._send(404, json.dumps({"error": f"no {path}"}).encode())
@@ -86,7 +92,7 @@ class RestConnection(asyncio.Protocol):
         def reply(outcome: Fault | Wrong | None) -> None:
             if outcome in _CODES:
                 self._send(_CODES[Fault(outcome)], json.dumps({"error": f"scripted: {outcome}"}).encode())
-            elif outcome in (Fault.CUT, Fault.RESET):
+            elif outcome in (Fault.CUT, Fault.RESET, Fault.REFUSED):
                 self._close()
             elif outcome is Fault.TORN:
                 self._respond(protocol, request, None, torn=True)
@@ -95,16 +101,20 @@ class RestConnection(asyncio.Protocol):
             else:
                 self._respond(protocol, request, Wrong(outcome) if outcome else None)
 
-        entry = self._desk.accept(protocol, model, self._number, now_s, reply)
+        entry = self._desk.accept(protocol, model, self._number, now_s, request[0], reply)
         if self._is_closing:
             end_pending([entry], Fault.CUT)
         self._entries = [entry]
 
     def _respond(self, protocol: str, request: Request, wrong: Wrong | None, *, torn: bool = False) -> None:
         if protocol == "rest":
-            self._send(200, answers.rest_answer(request[0], wrong), torn=torn)
+            body, length = answers.rest_answer(request[0], wrong), 0
+        else:
+            body, length = oip_answers.http_answer(*request, wrong)
+        page = spoiled(wrong, body) if wrong else None
+        if page is not None:
+            self._send(200, page, "text/html" if wrong is Wrong.HTML else "application/json")
             return
-        body, length = oip_answers.http_answer(*request, wrong)
         kind = (
             f"application/octet-stream\r\ninference-header-content-length: {length}" if length else "application/json"
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.loadtests.truth import answers, oip_answers
 from tests.loadtests.truth.desk import Desk, end_pending
-from tests.loadtests.truth.script import Fault, Script, Wrong
+from tests.loadtests.truth.script import Fault, Script, Wrong, spoiled
 
 if TYPE_CHECKING:
     from tests.loadtests.truth.request_log import Entry
@@ -24,6 +24,7 @@ _INTERNAL_ERROR, _REFUSED_STREAM = 2, 7
 _MOST_STREAMS: Final = 100_000
 _WINDOW_BYTES: Final = 2**31 - 1
 _CODES: Final = {Fault.UNAVAILABLE: 14, Fault.INTERNAL: 13, Fault.EXHAUSTED: 8}
+_RESETS: Final = {Fault.RESET: _INTERNAL_ERROR, Fault.REFUSED: _REFUSED_STREAM}
 _INVALID_ARGUMENT, _UNIMPLEMENTED = 3, 12
 # Methods of predictions: protocol, and functions for the model's name and for the response.
 _PREDICT: Final[dict[str, tuple[str, Callable[[bytes], str], Callable[[bytes, Wrong | None], bytes]]]] = {
@@ -126,8 +127,8 @@ class GrpcConnection(asyncio.Protocol):
             self._entries.pop(stream, None)
             if outcome in _CODES:
                 self._refuse(stream, _CODES[Fault(outcome)], f"scripted: {outcome}")
-            elif outcome is Fault.RESET:
-                self._transport.write(_frame(_RST_STREAM, 0, stream, struct.pack(">I", _INTERNAL_ERROR)))
+            elif outcome in _RESETS:
+                self._transport.write(_frame(_RST_STREAM, 0, stream, struct.pack(">I", _RESETS[Fault(outcome)])))
             elif outcome is Fault.CUT:
                 self._close()
             elif outcome is Fault.TORN:
@@ -135,11 +136,13 @@ class GrpcConnection(asyncio.Protocol):
             elif outcome is Wrong.SWAPPED:
                 self._answer(stream, answer(other, None))
             else:
-                self._answer(stream, answer(message, Wrong(outcome) if outcome else None))
+                right = answer(message, Wrong(outcome) if outcome else None)
+                replaced = spoiled(Wrong(outcome), right) if outcome else None
+                self._answer(stream, right if replaced is None else replaced)
             if self._is_leaving and not self._entries:
                 self._close()
 
-        entry = self._desk.accept(protocol, model, self._number, now_s, reply)
+        entry = self._desk.accept(protocol, model, self._number, now_s, message, reply)
         if self._is_closing:
             end_pending([entry], Fault.CUT)
             return

@@ -18,7 +18,7 @@ class Entry:
 
     `arrived_s` is the time when the last byte was read, `due_s` the scripted end, and `finished_s` the time just before
     the response was written. `status` is `ok`, a kind of wrong response or of fault, `abandoned` if the client left
-    first, or empty while the request is pending.
+    first, or empty while the request is pending. Requests with the same bytes have the same `digest`.
     """
 
     number: int
@@ -30,6 +30,7 @@ class Entry:
     due_s: float
     finished_s: float = 0.0
     status: str = ""
+    digest: int = 0
 
     @property
     def latency_s(self) -> float:

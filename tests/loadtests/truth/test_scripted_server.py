@@ -116,6 +116,41 @@ def test_faults_and_wrong_responses_follow_the_script(protocol: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "rest"])
+def test_useless_responses_have_status_ok(protocol: str) -> None:
+    script = Script(service_s=0.001, wrong={Wrong.EMPTY: 2, Wrong.HTML: 3})
+    client = {"grpc": grpc_predict, "rest": rest_predict}[protocol]
+    with serving(script) as server, client(server) as predict:
+        responses = [predict() for _ in range(3)]
+        log = server.end()
+    assert responses[1] == b""
+    assert bytes(responses[2]).startswith(b"<!doctype html>")
+    assert [each.status for each in log.entries] == ["ok", "empty", "html"]
+
+
+def test_answers_are_wrong_above_a_number_in_flight() -> None:
+    script = Script(service_s=0.2, wrong_above=2)
+    with serving(script) as server, grpc_predict(server) as predict:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: predict(), range(4)))
+        predict()
+        log = server.end()
+    assert [each.status for each in log.entries] == ["ok", "ok", "value", "value", "ok"]
+
+
+def test_models_and_times_have_their_own_scripts() -> None:
+    other = Script(service_s=0.3)
+    script = Script(service_s=0.1, slow={2: 0.2}, course=((0.0, 1.0), (5.0, 3.0)), cached_s=0.01, models={"m": other})
+    assert Script.from_json(script.to_json()).models["m"].service_s == 0.3
+    read = Script.from_json(script.to_json())
+    assert [read.slow_s(number) for number in (1, 2)] == [None, 0.2]
+    assert [read.factor(at_s) for at_s in (0.0, 4.9, 5.0)] == [1.0, 1.0, 3.0]
+    with serving(script) as server, grpc_predict(server) as predict:
+        predict()
+        log = server.end()
+    assert [each.service_s for each in log.entries] == [0.3]
+
+
 def test_slots_serve_in_the_order_of_arrival() -> None:
     with serving(Script(service_s=0.02, slots=2)) as server, grpc_predict(server) as predict:
         with ThreadPoolExecutor(6) as threads:

@@ -1,6 +1,7 @@
 """Runs of `tpuserve loadtest` against the scripted server, and their judgement by the server's log."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any, Final, Literal
 from tests.loadtests.truth.machine import MachineWatch
 from tests.loadtests.truth.request_log import OK, Log, percentile
 from tests.loadtests.truth.row import PERCENTILES, Pair, Row
-from tests.loadtests.truth.script import REFUSALS, Script, Wrong
+from tests.loadtests.truth.script import OF_VALUES, REFUSALS, Fault, Script, Wrong
 from tests.loadtests.truth.scripted_server import ScriptedServer, serving
 from tests.support import forked_command
 
 MODEL: Final = "doubling"
 TAKES: Final = 3
+_WITH_GOLDEN: Final = ("run", "sweep", "search", "soak", "compare", "mlperf")
 
 # "oip" is gRPC and HTTP with binary tensors, "oip_json" is gRPC and HTTP with JSON.
 Protocol = Literal["grpc", "rest", "both", "oip", "oip_json"]
@@ -32,13 +34,14 @@ class Said:
 
 
 def loadtest(*arguments: str, constants: Mapping[str, float] | None = None) -> Said:
-    """Run a command to its end. The metrics of the server are off unless the arguments turn them on.
+    """Run a command to its end. Metrics of the server and golden responses are off unless the arguments set them.
 
     `constants` are as in forked_command.run.
     """
     metrics = () if "--server-metrics" in arguments else ("--server-metrics", "off")
+    golden = () if "--golden" in arguments or arguments[0] not in _WITH_GOLDEN else ("--golden", "off")
     watch = MachineWatch()
-    ended = forked_command.run("tpuserve-loadtest", *arguments, *metrics, "--json", constants=constants)
+    ended = forked_command.run("tpuserve-loadtest", *arguments, *metrics, *golden, "--json", constants=constants)
     assert ended.stdout, ended.stderr
     return Said(json.loads(ended.stdout), ended.returncode, ended.stderr, watch.reason())
 
@@ -128,12 +131,14 @@ def judge(case: Case, said: Said, log: Log) -> Row:
     counted = log[warm_up:]
     planned = None if case.planned is None else len(case.planned)
     sent = planned if case.dies and planned is not None else len(log)
+    # The log has both attempts of a refused request, but none of the requests that a closing connection refuses.
+    retries = total["retries"] if log.statuses[Fault.REFUSED] else 0
     counts = {
-        "sent": Pair(total["requests"] + warm_up, sent),
-        "errors": Pair(total["failures"], sent - warm_up - len(counted.ok)),
+        "sent": Pair(total["requests"] + retries + warm_up, sent),
+        "errors": Pair(total["failures"] + retries, sent - warm_up - len(counted.ok)),
         **_wrong_answers(total, counted),
         # At the end of a warm-up, requests of two lines can arrive in another order than they were due.
-        **({} if case.dies or warm_up else _lines(said.document, counted)),
+        **({} if case.dies or warm_up or retries else _lines(said.document, counted)),
         **_refusals(said.document, counted),
     }
     if case.requests:
@@ -190,20 +195,29 @@ def floors(log: Log, percents: Sequence[int] = PERCENTILES) -> dict[str, float]:
 
 
 def _wrong_answers(total: Mapping[str, Any], log: Log) -> dict[str, Pair]:
-    if not total["checked"]:
-        return {}
-    wrong = sum(count for status, count in log.statuses.items() if status in set(Wrong))
-    return {"checked": Pair(total["checked"], wrong + log.statuses[OK]), "wrong": Pair(total["wrong"], wrong)}
+    """Return the responses with a wrong form, and the others if all were compared with golden responses."""
+    wrong = sum(log.statuses[kind] for kind in Wrong)
+    malformed = wrong - sum(log.statuses[kind] for kind in OF_VALUES)
+    found = {"malformed": Pair(total["malformed"], malformed)}
+    if total["checked"]:
+        found["wrong"] = Pair(total["wrong"], wrong)
+        found["checked"] = Pair(total["checked"], wrong - malformed + log.statuses[OK])
+    return found
 
 
 def _lines(document: Document, log: Log) -> dict[str, Pair]:
     """Return the requests of each protocol, or of each line of a scenario, and its failures."""
-    found = {}
+    found: dict[str, Pair] = {}
+    sums: dict[str, Counter[str]] = {}
     for name, line in (document.get("protocols") or document["lines"]).items():
+        # The log knows no numbers of rows, which divide the lines of a scenario.
+        counts = {key: line[key] for key in ("requests", "failures")}
+        sums.setdefault(name.partition(",")[0], Counter()).update(counts)
+    for name, counted in sums.items():
         model, _, protocol = name.rpartition(" ")
         own = log.of(protocol.lower(), model)
-        found[f"{name} sent"] = Pair(line["requests"], len(own))
-        found[f"{name} errors"] = Pair(line["failures"], own.failed)
+        found[f"{name} sent"] = Pair(counted["requests"], len(own))
+        found[f"{name} errors"] = Pair(counted["failures"], own.failed)
     return found
 
 

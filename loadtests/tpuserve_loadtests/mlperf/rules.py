@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from tpuserve_formats.price import Price
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE, EXIT_GENERATOR
+from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.search import Searched
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.measurement.measured import Measured
@@ -230,9 +230,9 @@ class MlperfOutcome:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the first match: interrupted, generator limit, INVALID, success."""
-        if self.measured.stopped and not self.measured.lost:
-            return EXIT_FAILED
+        """The exit code. An interrupted run is INVALID because of its length alone."""
         if not self.result.generator_kept_up:
             return EXIT_GENERATOR
+        if self.measured.interruption:
+            return EXIT_INTERRUPTED
         return 0 if self.is_kept else EXIT_GATE

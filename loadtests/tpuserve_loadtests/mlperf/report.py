@@ -5,8 +5,11 @@ from dataclasses import asdict
 from typing import Final
 
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR
-from tpuserve_loadtests.judgement.mlperf import GENERATOR as KEPT_UP
-from tpuserve_loadtests.judgement.mlperf import (
+from tpuserve_loadtests.judgement.search import Searched
+from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import Measured, timeline
+from tpuserve_loadtests.mlperf.rules import GENERATOR as KEPT_UP
+from tpuserve_loadtests.mlperf.rules import (
     LEAST_DURATION_S,
     Constraint,
     MlperfOutcome,
@@ -14,10 +17,8 @@ from tpuserve_loadtests.judgement.mlperf import (
     Scenario,
     estimate_ns,
 )
-from tpuserve_loadtests.judgement.search import Searched
-from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import Measured, timeline
 from tpuserve_loadtests.rendering.report import (
+    ENDED,
     GENERATOR,
     Case,
     Charts,
@@ -37,11 +38,17 @@ from tpuserve_loadtests.rendering.report import (
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second, seconds
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
-from tpuserve_loadtests.reports.search import limits, printed_search, search_document, search_headline, tries_sections
+from tpuserve_loadtests.reports.search import (
+    ended_case,
+    limits,
+    printed_search,
+    search_document,
+    search_headline,
+    tries_sections,
+)
 
 _KIND: Final = "loadtest mlperf"
 DISCLAIMER: Final = "Result by MLPerf Inference's rules. Not a submission, and not verified by MLCommons Association."
-_TO_THE_END: Final = "it runs to its end"
 _RULE: Final = "=" * 48
 _PERCENTILES: Final = (50.0, 90.0, 95.0, 97.0, 99.0, 99.9)
 _MEANING = (
@@ -100,7 +107,7 @@ def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
     if not result.valid and result.valid_but_for_duration:
         lines.append(f"  Too short for the rules, which require {LEAST_DURATION_S:g} s; all other rules are kept")
     if measured.stopped:
-        lines.append(f"  The run was {measured.stopped}")
+        lines.append(f"  The run was {measured.interruption}")
     lines += ["", "Additional stats", *_stats(result, measured)]
     return "\n".join(lines)
 
@@ -148,7 +155,7 @@ def mlperf_cases(outcome: MlperfOutcome) -> list[Case]:
     why = "\n".join(f"{name}: no, {detail}" for name, detail in broken.items())
     return [
         Case(GENERATOR, broken.get(KEPT_UP, "")),
-        Case(_TO_THE_END, outcome.measured.stopped),
+        Case(ENDED, error=outcome.measured.interruption),
         Case(f"{result.rules.scenario} is VALID", "" if outcome.is_kept else f"INVALID: {why}"),
     ]
 
@@ -158,7 +165,7 @@ def mlperf_search_cases(searched: Searched) -> list[Case]:
     limited, ended = searched.exit_code == EXIT_GENERATOR, searched.found is not None
     return [
         Case(GENERATOR, problem if limited else ""),
-        Case(_TO_THE_END, "" if ended or limited else problem, problem if limited else ""),
+        ended_case(ENDED, searched),
         Case(f"{Scenario.SERVER} is VALID", f"INVALID: {statement}" if ended else "", "" if ended else statement),
     ]
 
@@ -246,7 +253,7 @@ def _title(model: str, scenario: Scenario) -> str:
 
 def _headline(result: Result, measured: Measured) -> Headline:
     broken = [f"{each.name}: no, {each.detail}" for each in result.constraints if not each.satisfied]
-    reasons = [f"The run was {measured.stopped}", *broken] if measured.stopped else broken
+    reasons = [f"The run was {measured.interruption}", *broken] if measured.stopped else broken
     if not result.generator_kept_up:
         return Headline("warn", NOT_TO_BE_TRUSTED, reasons)
     if result.valid:

@@ -7,17 +7,19 @@ import click
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.cli import access, commands, files, loads, monitoring, targets
-from tpuserve_loadtests.cli.commands import HIGHEST, OFFLINE_USERS, PRECISION, MlperfOptions, RangeOptions
+from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
+from tpuserve_loadtests.cli.commands import HIGHEST, PRECISION, RangeOptions
 from tpuserve_loadtests.cli.search_command import search_rate
-from tpuserve_loadtests.judgement.mlperf import MlperfOutcome, Result, Scenario, judge_mlperf
-from tpuserve_loadtests.judgement.run import judge_generator
+from tpuserve_loadtests.judgement.run import Rules, judge_generator
 from tpuserve_loadtests.judgement.search import Searched
 from tpuserve_loadtests.judgement.threshold import Hopeless, Threshold, limits_us
-from tpuserve_loadtests.measurement.measured import STOPPED_EARLY
+from tpuserve_loadtests.measurement.measured import INTERRUPTED
+from tpuserve_loadtests.mlperf import options as mlperf_options
+from tpuserve_loadtests.mlperf.options import FULL_S, OFFLINE_USERS, MlperfOptions
+from tpuserve_loadtests.mlperf.report import mlperf_report, mlperf_search_report
+from tpuserve_loadtests.mlperf.rules import MlperfOutcome, Result, Scenario, judge_mlperf
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.monitoring.watched import Watched
-from tpuserve_loadtests.reports.mlperf import mlperf_report, mlperf_search_report
 from tpuserve_loadtests.traffic.target import Runs, Target
 
 _OFFLINE_ROWS: Final = "32"
@@ -71,7 +73,7 @@ def _measure(
         limits = generator.limits if generator.fails(strict=options.generator.strict) else ()
         target_ms = None if options.latency is None else 1000 * options.latency
         result = judge_mlperf(scenario, measured, rows, target_ms, limits)
-        is_ended = measured.stopped == STOPPED_EARLY or measured.lost
+        is_ended = measured.stopped == INTERRUPTED or measured.lost
         if not left or is_ended or limits or result.valid_but_for_duration:
             break
         assert rate is not None  # it was searched for
@@ -84,10 +86,9 @@ def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched
     return search_rate(
         runs,
         server,
-        _terms(options, commands.QUICK_S),
+        _terms(options, mlperf_options.QUICK_S),
         RangeOptions(None, HIGHEST, PRECISION),
-        _objectives(options),
-        trust_generator=not options.generator.strict,
+        Rules(tuple(objective.opposite for objective in _objectives(options)), strict=options.generator.strict),
     )
 
 
@@ -113,7 +114,7 @@ def _terms(options: MlperfOptions, seconds: float) -> loads.LoadTerms:
 
 
 def _load(options: MlperfOptions, rate: float | None) -> Load:
-    seconds = options.duration or (commands.QUICK_S if options.quick else commands.FULL_S)
+    seconds = options.duration or (mlperf_options.QUICK_S if options.quick else FULL_S)
     if rate is not None:
         return _terms(options, seconds).open(f"{rate:f}")
     users = (options.users or OFFLINE_USERS) if options.scenario == "offline" else 1
