@@ -1,6 +1,6 @@
 """`python -m tpuserve_server`: runs `tpuserve serve` (startup/command.py)."""
 
-from tpuserve_server.startup.command import main
+from tpuserve_command.programs import serve
 
 if __name__ == "__main__":
-    main()
+    serve()

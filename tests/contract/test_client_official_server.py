@@ -21,8 +21,8 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from tests.support.client_commands import client_commands
 from tpuserve_client import AsyncClient, Client, FailedPrecondition, InvalidArgument, State
-from tpuserve_client.cli import main as client_command
 from tpuserve_client.errors import Code
 
 
@@ -121,7 +121,7 @@ def test_predictions_are_printed_where_the_server_refuses_to_send_labels(address
     arguments = ["predict", "half_plus_two", f"--address={address}", "--input=-", "--json"]
     with Client(address) as client, pytest.raises(InvalidArgument, match="tpuserve_labels is not supported"):
         client.metadata("half_plus_two", with_labels=True)
-    result = CliRunner().invoke(client_command, arguments, input="[[1, 2]]")
+    result = CliRunner().invoke(client_commands, arguments, input="[[1, 2]]")
     assert (result.exit_code, json.loads(result.stdout)["outputs"]) == (0, {"y": [[2.5, 3.0]]})
 
 

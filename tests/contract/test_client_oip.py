@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from tests.contract.conftest import FIRST, SECOND
 from tests.contract.serving_client import ServingClient
+from tests.support.client_commands import client_commands
 from tpuserve_client import AsyncClient, Client, DeadlineExceeded, InvalidArgument, NotFound, State, VersionStatus
-from tpuserve_client.cli import main
 
 X = np.array([0, 2, 4], np.float32).reshape(3, 1)
 ARRAYS: dict[str, np.ndarray[Any, Any]] = {
@@ -124,7 +124,7 @@ def test_large_tensors_arrive_unchanged(client: Client) -> None:
 
 
 def test_commands_take_the_address(address: str) -> None:
-    shown = CliRunner().invoke(main, ["status", "half", "--address", address])
+    shown = CliRunner().invoke(client_commands, ["status", "half", "--address", address])
     assert (shown.exit_code, shown.stdout) == (0, f"{SECOND}\tAVAILABLE\t\n{FIRST}\tAVAILABLE\t\n")
-    predicted = CliRunner().invoke(main, ["predict", "half", "--address", address, "-i", "-"], input="[[2]]")
+    predicted = CliRunner().invoke(client_commands, ["predict", "half", "--address", address, "-i", "-"], input="[[2]]")
     assert (predicted.exit_code, predicted.stdout) == (0, "y\tfloat32[1, 1]\t[[4.]]\n")

@@ -125,7 +125,7 @@ def test_sighup_replaces_the_certificates_of_all_clients(
         # Certificates that cannot be used change nothing.
         for content, why in (
             (json.dumps({**texts(NEW, NEW), "private_key": texts(NEW, NEW)["private_key"]}), "does not belong to"),
-            (json.dumps({**texts(NEW, NEW), "client_ca": None}), "a reload can replace custom_ca, but not add or"),
+            (json.dumps({**texts(NEW, NEW), "client_ca": None}), "A reload can replace custom_ca, but not add or"),
         ):
             host.reload(content)
             host.wait_until(lambda why=why: any(why in line for line in host.process.errors))  # type: ignore[misc]  # mypy does not infer lambdas with defaults

@@ -1,7 +1,7 @@
 """Interface between a host and the application it runs. Light imports only: the supervisor imports this module, too."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from tpuserve_server.core.serving.service import OverloadGate
+    from tpuserve_server.observe.metrics.load_report import LoadReports
 
 
 class HostError(Exception):
@@ -21,6 +22,8 @@ class HostError(Exception):
 
 
 MEBIBYTE = 1 << 20
+# The responses that have a report of the load.
+LoadReporting: TypeAlias = Literal["asked", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,10 @@ class TlsOptions:
     # The server's certificate, then the intermediate certificates.
     certificate_chain: str = field(repr=False)
     client_ca: str | None = field(default=None, repr=False)
-    # Source of the texts, for error messages.
-    origin: str = "TLS"
+    # Source of each text, for error messages.
+    key_name: str = "server_key"
+    chain_name: str = "server_cert"
+    ca_name: str = "custom_ca"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class HostOptions:
     ] = None
     # TLS for the ports. The UNIX socket has none. None: no encryption.
     tls: TlsOptions | None = None
-    # Time between looks at the file of the certificates. 0: only after SIGHUP.
+    # Time between looks at the files of the certificates. 0: only after SIGHUP.
     tls_poll_wait_s: float = 0.0
     # gRPC's channel arguments, by name.
     grpc_arguments: tuple[tuple[str, int | str], ...] = ()
@@ -133,6 +138,15 @@ class HostOptions:
         ),
     ] = 0.0
 
+    load_reports: Annotated[
+        LoadReporting,
+        Setting(
+            "Operations",
+            "Responses of inference with the load of the server, for clients and proxies that balance by it (ORCA). "
+            "asked: those to requests with the header endpoint-load-metrics-format.",
+        ),
+    ] = "asked"
+
     def __post_init__(self) -> None:
         if self.replace_pid is not None and not self.reuse_port:
             raise InvalidArgument("replace_pid needs reuse_port: both servers listen on the ports for a moment")
@@ -176,6 +190,11 @@ class Application(Protocol):
     @property
     def traffic(self) -> Traffic:
         """Hosts count every request in it."""
+        ...
+
+    @property
+    def load_reports(self) -> "LoadReports":
+        """The reports of load that hosts add to responses."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Certificates of the server: those in use, which SIGHUP or a look at their file replaces, their checks and expiry.
+"""Certificates of the server: those in use, which SIGHUP or a look at their files replaces, their checks and expiry.
 
 It also reads the names of a client's certificate. The imports are light, as the supervisor checks certificates, too.
 """
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import ssl
 import sys
 import tempfile
@@ -51,7 +52,7 @@ class Certificates:
         show(certificate_status(tls))
 
     def polled(self, wait_s: float) -> contextlib.AbstractContextManager[None]:
-        """Return a block during which the certificates are reloaded when their file changes."""
+        """Return a block during which the certificates are reloaded when their files change."""
         if self._read is None:
             return contextlib.nullcontext()
         return CertificatePoll(self._read, wait_s, self.reload).running(self._tls)
@@ -75,12 +76,18 @@ class Certificates:
             tls = await asyncio.to_thread(check_replacement, read, self._tls)
             await self._use(tls)
         except HostError as error:
-            _log.error("The server keeps its certificates: %s", error)
+            # A program may be replacing one file after the other. The next look then finds both.
+            level = logging.WARNING if isinstance(error, KeyMismatch) else logging.ERROR
+            _log.log(level, "The server keeps its certificates: %s", error)
             self._show(certificate_status(self._tls, str(error)))
             return
         self._tls = tls
         self._show(certificate_status(tls))
         _log.info("New connections use the certificates that were read again")
+
+
+class KeyMismatch(HostError):
+    """The private key does not belong to the certificate, as between the replacements of two files."""
 
 
 def check_replacement(read: Callable[[], TlsOptions], current: TlsOptions | None) -> TlsOptions:
@@ -94,7 +101,8 @@ def check_replacement(read: Callable[[], TlsOptions], current: TlsOptions | None
     if invalidity := find_invalidity(tls):
         raise HostError(invalidity)
     if current is not None and (tls.client_ca is None) is not (current.client_ca is None):
-        raise HostError(f"{tls.origin}: a reload can replace custom_ca, but not add or remove it. Restart the server.")
+        name = (tls if current.client_ca is None else current).ca_name
+        raise HostError(f"A reload can replace {name}, but not add or remove it. Restart the server.")
     return tls
 
 
@@ -138,17 +146,17 @@ class CertificatePoll:
 
 def check_usable(tls: TlsOptions) -> None:
     """Raise HostError if a text is not PEM, the key is encrypted, or the key does not match the certificate."""
-    _check_certificates(tls.certificate_chain, f"{tls.origin}: server_cert")
+    _check_certificates(tls.certificate_chain, tls.chain_name)
     _check_pair(tls)
     if tls.client_ca is not None:
-        _check_certificates(tls.client_ca, f"{tls.origin}: custom_ca")
+        _check_certificates(tls.client_ca, tls.ca_name)
 
 
 def _check_certificates(pem: str, what: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError, TypeError) as error:
-        raise HostError(f"{what} is not a PEM certificate: {_reason(error)}.") from None
+        raise HostError(f"{what} is not a PEM certificate{_hint(pem)}: {_reason(error)}.") from None
 
 
 def _check_pair(tls: TlsOptions) -> None:
@@ -158,10 +166,11 @@ def _check_pair(tls: TlsOptions) -> None:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, password=_no_password)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise HostError(f"{tls.origin}: server_key does not belong to server_cert.") from None
-            raise HostError(f"{tls.origin}: server_key is not a PEM private key: {_reason(error)}.") from None
+                raise KeyMismatch(f"{tls.key_name} does not belong to {tls.chain_name}.") from None
+            what = f"{tls.key_name} is not a PEM private key{_hint(tls.private_key)}"
+            raise HostError(f"{what}: {_reason(error)}.") from None
         except _Encrypted:
-            raise HostError(f"{tls.origin}: server_key is encrypted. Use a key without a password.") from None
+            raise HostError(f"{tls.key_name} is encrypted. Use a key without a password.") from None
 
 
 @contextlib.contextmanager
@@ -187,8 +196,15 @@ def _no_password() -> str:
     raise _Encrypted
 
 
+def _hint(pem: str) -> str:
+    """Return a hint for a text that is probably a path or another format, without the text, which may be a secret."""
+    return "" if "-----BEGIN" in pem else " (expected text with a line -----BEGIN, not a path)"
+
+
 def _reason(error: Exception) -> str:
-    return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
+    # Some errors of ssl have no reason, and their text ends with a line of CPython's source.
+    words = getattr(error, "reason", None) or re.sub(r" \(_ssl\.c:\d+\)$", "", str(error))
+    return words.replace("_", " ").lower()
 
 
 class CertificateWatch:
@@ -222,7 +238,7 @@ class CertificateWatch:
 _DAY_S: Final = 86400.0
 # The alert TpuserveCertificateExpires begins at the same time.
 WARNING_DAYS: Final = 14
-_NAMES: Final = {"server": "server_cert", "client_ca": "custom_ca"}
+_REMEDY: Final = "Replace it. SIGHUP makes the server read it at once"
 
 
 def certificate_status(tls: TlsOptions, reload_failure: str = "") -> CertificateStatus:
@@ -230,7 +246,8 @@ def certificate_status(tls: TlsOptions, reload_failure: str = "") -> Certificate
     ends = {"server": _earliest_end(tls.certificate_chain)}
     if tls.client_ca is not None:
         ends["client_ca"] = _earliest_end(tls.client_ca)
-    return CertificateStatus({name: end for name, end in ends.items() if end is not None}, reload_failure)
+    known = {name: end for name, end in ends.items() if end is not None}
+    return CertificateStatus(known, reload_failure, {"server": tls.chain_name, "client_ca": tls.ca_name})
 
 
 def find_invalidity(tls: TlsOptions, now_unix_s: float | None = None) -> str | None:
@@ -240,9 +257,9 @@ def find_invalidity(tls: TlsOptions, now_unix_s: float | None = None) -> str | N
         return None
     now = datetime.fromtimestamp(time.time() if now_unix_s is None else now_unix_s, UTC)
     if now > own.not_valid_after_utc:
-        return f"{tls.origin}: server_cert expired at {_moment(own.not_valid_after_utc)}."
+        return f"{tls.chain_name} expired at {_moment(own.not_valid_after_utc)}."
     if now < own.not_valid_before_utc:
-        return f"{tls.origin}: server_cert is not valid before {_moment(own.not_valid_before_utc)}."
+        return f"{tls.chain_name} is not valid before {_moment(own.not_valid_before_utc)}."
     return None
 
 
@@ -251,13 +268,12 @@ def expiry_warnings(status: CertificateStatus, now_unix_s: float) -> Iterator[st
     for name, end_s in status.expires_unix_s.items():
         left_days = (end_s - now_unix_s) / _DAY_S
         moment = _moment(datetime.fromtimestamp(end_s, UTC))
+        # A file is named with its noun, a field of an SSLConfig without one.
+        place = status.names[name].removeprefix("certificate ")
         if left_days <= 0:
-            yield f"A certificate of {_NAMES[name]} expired at {moment}. Replace it and send SIGHUP to the server"
+            yield f"A certificate of {place} expired at {moment}. {_REMEDY}"
         elif left_days <= WARNING_DAYS:
-            yield (
-                f"A certificate of {_NAMES[name]} expires at {moment}, in {left_days:.1f} days. Replace it and send "
-                "SIGHUP to the server"
-            )
+            yield f"A certificate of {place} expires at {moment}, in {left_days:.1f} days. {_REMEDY}"
 
 
 def next_look_s(status: CertificateStatus, now_unix_s: float) -> float:

@@ -17,6 +17,7 @@ from tpuserve_server.hosts.grpc_headers import is_grpc_request
 from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES
+from tpuserve_server.hosts.load_reports import ReportedResponses
 from tpuserve_server.hosts.refusals import LONG_HEADERS, OVER_RATE, OVERLOADED, RateLimit, has_long_headers, is_late
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Endpoint:
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
+        mode = options.load_reports
+        self._reported = None if mode == "never" else ReportedResponses(application.load_reports, mode)
         self._traffic = application.traffic
         self._departed = DepartedClients()
         # The clients of connections with a call that waits for `release`.
@@ -60,6 +63,7 @@ class Endpoint:
         self._traffic.requests[scope["http_version"]] += 1
         is_grpc = is_grpc_request(scope, self._rpc)
         if has_long_headers(scope):
+            self._traffic.refused["header_size"] += 1
             return LONG_HEADERS.send(send, is_grpc=is_grpc)
         if self._rate is not None and self._rate.is_over(scope):
             self._traffic.refused["rate"] += 1
@@ -67,6 +71,8 @@ class Endpoint:
         if self._has_client_ca:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
         send = self._responses.charged(scope, send)
+        if self._reported is not None:
+            send = self._reported.reported(scope, send, is_grpc=is_grpc)
         if is_grpc:
             if self._rest.farewell:
                 return self._hold(scope, receive, send)

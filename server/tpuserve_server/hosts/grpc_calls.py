@@ -175,7 +175,7 @@ class GrpcOverAsgi:
         # Calls that arrive together are all checked before any of them is queued. From here on, a call is queued before
         # the next one is checked.
         if self._gate.may_refuse and path in INFERENCE_PATHS:
-            late_s = self._gate.lateness_s(context.deadline)
+            late_s = self._gate.lateness_s(context.deadline, context.started_s)
             if late_s:
                 return RpcFailure(Code.RESOURCE_EXHAUSTED, OVERLOADED.message, late_s)
         try:

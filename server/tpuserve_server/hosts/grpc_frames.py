@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
-from tpuserve_server.core.terms.errors import Cancelled, Internal, ResourceExhausted, Unimplemented
+from tpuserve_server.core.terms.errors import Cancelled, Internal, TooLarge, Unimplemented
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
@@ -99,11 +99,19 @@ class FrameReader:
             return None
         compressed, length = _PREFIX.unpack_from(self._chunk, self._start)
         # Before it arrives.
-        self._check_length(length)
+        if length > self._max_message_bytes:
+            self._upload.count_oversized()
+            raise TooLarge(f"Received message larger than max ({length} vs. {self._max_message_bytes})")
         self._start += PREFIX_BYTES
         message = await self._take(length, self._upload)
         self._upload.hold(self._rest_bytes)
-        return await self._inflate(message) if compressed else message
+        if not compressed:
+            return message
+        try:
+            return await self._inflate(message)
+        except TooLarge:
+            self._upload.count_oversized()
+            raise
 
     def close(self) -> None:
         """Return the bytes to the budget. Read no more."""
@@ -163,10 +171,6 @@ class FrameReader:
             parts.clear()
             raise
 
-    def _check_length(self, length: int) -> None:
-        if length > self._max_message_bytes:
-            raise ResourceExhausted(f"Received message larger than max ({length} vs. {self._max_message_bytes})")
-
     async def _inflate(self, message: bytes) -> bytes:
         if self._encoding == b"identity":
             raise Internal("A message is marked compressed, but the request names no grpc-encoding")
@@ -180,7 +184,7 @@ def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
     try:
         inflated, inflater = inflate(message, _WINDOW_BITS[encoding], max_bytes)
     except ContentTooLarge:
-        raise ResourceExhausted(f"Received message larger than max ({max_bytes}) after decompression") from None
+        raise TooLarge(f"Received message larger than max ({max_bytes}) after decompression") from None
     except zlib.error:
         raise Internal(f"A message cannot be decompressed as {encoding.decode()}") from None
     if not inflater.eof:

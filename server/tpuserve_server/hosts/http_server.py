@@ -247,7 +247,7 @@ class HttpServer:
                 serving = asyncio.create_task(server.serve())
                 await server.wait_started()
         except (ValueError, OSError) as error:
-            raise HostError(f"{'HTTP' if tls is None else tls.origin}: {error}.") from None
+            raise HostError(f"{'HTTP' if tls is None else tls.chain_name}: {error}.") from None
         serving.add_done_callback(self._ended)
         return _Generation(endpoint, server, serving)
 

@@ -69,6 +69,12 @@ def has_long_headers(scope: "Scope") -> bool:
     return size_bytes > MAX_HEADER_BYTES
 
 
+def is_inference(scope: "Scope") -> bool:
+    """Return whether a request waits for a device, by its path."""
+    path = scope["path"]
+    return path in INFERENCE_PATHS or path.endswith(_INFERENCE_ENDS)
+
+
 class RateLimit:
     """A token bucket, which holds the tokens of one second. One event loop's thread owns it."""
 
@@ -87,8 +93,7 @@ class RateLimit:
 
     def is_over(self, scope: "Scope") -> bool:
         """Count a request, and return whether it is one of inference over the limit."""
-        path = scope["path"]
-        if path not in INFERENCE_PATHS and not path.endswith(_INFERENCE_ENDS):
+        if not is_inference(scope):
             return False
         now_s = self._clock.monotonic_s()
         self._tokens = min(self._tokens + (now_s - self._filled_s) * self._rate, self._most)

@@ -16,7 +16,8 @@ from typing import Final, Literal
 
 from tpuserve_server.core.system.memory import release_library_pages
 from tpuserve_server.core.system.runtime_folder import RuntimeFolder, remove_stale_folders, runtime_folder
-from tpuserve_server.hosts.addresses import SocketFile, bound, listening, socket_file
+from tpuserve_server.hosts.addresses import MAX_SOCKET_PATH_BYTES, SocketFile, bound, listening, socket_file
+from tpuserve_server.hosts.announcement import Announcement
 from tpuserve_server.hosts.application import HostError, HostOptions
 from tpuserve_server.hosts.certificates import check_usable
 from tpuserve_server.hosts.channel import (
@@ -89,6 +90,9 @@ MAX_PAUSE_S: Final = 30.0
 HEALTHY_S: Final = 60.0
 # Time for the application to release its resources after the drain.
 _STOP_TIMEOUT_S: Final = 10.0
+_OWN_SOCKET: Final = "socket"
+# Room for the name of a socket in the directory, also for the name before it is published.
+_MAX_NAME_BYTES: Final = 16
 
 
 def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> int:
@@ -106,17 +110,25 @@ def run(module: str, options: HostOptions, environment: Mapping[str, str]) -> in
                     "The UNIX socket has no TLS, unlike in TensorFlow Serving. The permissions of its file protect it"
                 )
         with contextlib.ExitStack() as stack:
+            remove_stale_folders()
+            longest = MAX_SOCKET_PATH_BYTES - _MAX_NAME_BYTES if _needs_own_socket(options) else None
+            folder = stack.enter_context(runtime_folder(max_path_bytes=longest))
+            if _needs_own_socket(options):
+                options = dataclasses.replace(options, grpc_socket_path=str(folder.path / _OWN_SOCKET))
             file = stack.enter_context(socket_file(options))
             sockets = stack.enter_context(bound(options, file))
             predecessor = Predecessor.of(options)
-            remove_stale_folders()
             release_library_pages()  # The supervisor's own start used most of them.
-            folder = stack.enter_context(runtime_folder())
             supervisor = _Supervisor(module, options, sockets, file, folder, environment, predecessor)
             return asyncio.run(supervisor.run())
     except HostError as error:
         _command.error("%s", error)
         return 1
+
+
+def _needs_own_socket(options: HostOptions) -> bool:
+    """Return whether health checks need a UNIX socket, as they lack the certificate that the ports require."""
+    return options.tls is not None and options.tls.client_ca is not None and options.grpc_socket_path is None
 
 
 class Respawns:
@@ -202,7 +214,12 @@ class _Supervisor:
         await child.open.wait()
         if self._file is not None and not self._last_end:
             self._file.publish()
-        child.announce(listening(self._options, self._sockets, self._file))
+        addresses = listening(self._options, self._sockets, self._file)
+        try:
+            Announcement(os.getpid(), **dataclasses.asdict(addresses)).write(self._folder.path)
+        except OSError as error:
+            _log.warning("Health checks do not find this server: cannot write to %s: %s", self._folder.path, error)
+        child.announce(addresses)
         report("READY")
         if self._predecessor is not None:
             self._predecessor.stop()

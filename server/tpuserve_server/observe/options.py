@@ -61,6 +61,20 @@ class Rotation:
     ] = 16
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """The names on the metrics page beside the server's own and TensorFlow Serving's."""
+
+    triton: Annotated[
+        bool,
+        Setting(
+            "Operations",
+            "Add metrics with Triton's names to the metrics page, such as nv_inference_request_success.",
+            name="enable_triton_metrics",
+        ),
+    ] = False
+
+
 Requests: TypeAlias = Literal["off", "errors", "all"]
 
 

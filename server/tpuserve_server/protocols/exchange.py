@@ -105,6 +105,7 @@ class HttpCall:
         if headers.coding is not None:
             body = await decompress(body, headers.coding, limit_bytes)
         measured.received_s = now_s = exchange.clock.monotonic_s()
+        measured.timeout_s = headers.timeout_s
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
         client_s = measured.started_s + headers.timeout_s
         server_s = now_s + exchange.options.timeout_s
@@ -196,6 +197,8 @@ class Exchange:
         except ClientGone:
             return
         except Exception as error:  # The edge: the client gets a response to every error.
+            if isinstance(error, BodyTooLarge):
+                self.receiving.oversized += 1
             response = failure_response(error, scope, protocol.error_body, trailers)
         if measured.request_id is None and response.status >= 400:
             # The request may have failed before its headers were read.

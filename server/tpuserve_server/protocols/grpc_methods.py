@@ -74,5 +74,7 @@ METHODS: Final = (
 )
 
 LARGE_PATHS: Final = frozenset(method.path for method in METHODS if method.is_large)
+# Methods that run a model are those with large messages. REST requests are reported under the same names.
+INFERENCE_NAMES: Final = frozenset(method.name for method in METHODS if method.is_large)
 INFERENCE_PATHS: Final = frozenset(method.path for method in METHODS if method.is_inference)
 IN_RAY: Final = tuple(method for method in METHODS if method.is_in_ray)

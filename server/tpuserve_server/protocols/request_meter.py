@@ -1,6 +1,7 @@
 """RequestMeter: counts and times every request of every protocol, and shows each to observers at its end."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -12,7 +13,7 @@ from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline
-from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.core.terms.errors import SERVER_FAULTS, Code, Fault, ServingError, TooLarge, TooLate
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.request_record import (
     MOST_ERROR_CHARACTERS,
@@ -103,6 +104,14 @@ class RequestMeter:
         if request.wants_timing and request.trailers is not None:
             request.trailers.append((SERVER_TIMING_HEADER, server_timing(stages_of(request, now_s))))
         model, code = (request.model, _OK) if error is None else self._failed(request, error, now_s)
+        if error is not None:
+            self._metrics.request_failed(
+                model=model,
+                version=request.version,
+                method=request.method,
+                code=code,
+                fault=self._fault(request, model, error, code),
+            )
         trace = None if self._tracing is None else self._tracing.sample(request.trace_headers, latency_s)
         self._metrics.request_finished(
             model=model,
@@ -202,6 +211,23 @@ class RequestMeter:
             request.request_id = identify_response(request.trailers).encode()
         return (request.model if request.model in self._service.models() else "", code)
 
+    def _fault(self, request: "MeasuredRequest", model: str, error: BaseException, code: Code) -> Fault:
+        """Return whether the server or the client caused a failure. `model` is empty if it is not configured.
+
+        The server answers for a configured model without a version that serves. The client answers for a timeout that
+        is shorter than the fastest run. The timeout counts from the arrival of the request, so that a server which is
+        slow to read it does not excuse itself.
+        """
+        if code is Code.NOT_FOUND:
+            return "server" if model and not self._service.is_served(model) else "client"
+        if code not in SERVER_FAULTS or isinstance(error, TooLarge):
+            return "client"
+        if code is Code.DEADLINE_EXCEEDED or isinstance(error, TooLate):
+            timeout_s = min(request.timeout_s, request.deadline.remaining_s(request.started_s))
+            fastest_s = 0.0 if request.acquired is None else request.acquired.fastest_s(request.signature)
+            return "client" if timeout_s <= fastest_s else "server"
+        return "server"
+
     def _count_stages(self, request: "MeasuredRequest", model: str, now_s: float) -> None:
         """Count the stages of a request as those of all since the last one, and choose the next one."""
         *stages, _total = stages_of(request, now_s)
@@ -266,8 +292,8 @@ class MeasuredRequest:
 
     __slots__ = (
         "_meter", "acquired", "deadline", "examples", "is_recalled", "is_reported", "is_tracked", "method",
-        "model", "received_s", "request_id", "signature", "started_s", "trace_headers", "trailers", "version",
-        "wants_timing",
+        "model", "received_s", "request_id", "signature", "started_s", "timeout_s", "trace_headers", "trailers",
+        "version", "wants_timing",
     )  # fmt: skip
 
     def __init__(self, meter: RequestMeter, method: str, deadline: Deadline, started_s: float) -> None:
@@ -282,6 +308,8 @@ class MeasuredRequest:
         self.started_s = started_s
         # When the complete request had arrived: a client may send slowly.
         self.received_s = started_s
+        # The timeout that a client of REST or of the Open Inference Protocol asked for.
+        self.timeout_s = math.inf
         # The meter adds to it at the end of the request, also if it fails. Hosts send it as headers on REST and as
         # trailers on gRPC. None: the host cannot send any.
         self.trailers: Trailers | None = None

@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request, Response
@@ -177,16 +178,22 @@ def _add_probes(operations: Operations, service: InferenceService) -> None:
     add("/readyz", readyz, summary="Readiness of the server for predictions")
 
 
-def _liveness(service: InferenceService) -> JSONResponse:
+def _liveness(service: InferenceService, about: Mapping[str, object] = MappingProxyType({})) -> JSONResponse:
     if reason := service.why_not_live():
-        return JSONResponse({"status": "not alive", "reason": shown_reason(reason)}, status_code=503)
-    return JSONResponse({"status": "alive"})
+        return JSONResponse({"status": "not alive", "reason": shown_reason(reason), **about}, status_code=503)
+    return JSONResponse({"status": "alive", **about})
+
+
+# Paths for a person who calls the server without one. The version is for clients that may read the server's metadata.
+_PATHS: Final = {"readiness": "/readyz", "metrics": "/metrics", "api": "/openapi.json"}
+_CONSOLE_PATHS: Final = {"console": "/console", "server_status": "/debug/status"}
 
 
 class _Root:
-    """Answers `/`: with the console to browsers, and to other clients with the liveness of the process.
+    """Answers `/`: with the console to browsers, and to other clients with the liveness of the process and its paths.
 
-    KServe's v1 clients ask here for it (kserve, inference_client.py, is_server_live).
+    KServe's v1 clients ask here for it (kserve, inference_client.py, is_server_live), and so do load balancers without
+    a configured health check. Readiness here would make KServe's clients report a server that loads as dead.
     """
 
     def __init__(self, service: InferenceService, *, has_console: bool) -> None:
@@ -199,7 +206,9 @@ class _Root:
             unknown = PathNotFound()
             raise HTTPException(status_of(unknown), unknown.message)
         accept = ",".join(Request(scope).headers.getlist("accept"))
-        response = lead_to_page() if self._has_console and prefers_html(accept) else _liveness(self._service)
+        paths = {**_PATHS, **(_CONSOLE_PATHS if self._has_console else {})}
+        about = {"server": "tpuserve", "paths": paths}
+        response = lead_to_page() if self._has_console and prefers_html(accept) else _liveness(self._service, about)
         await response(scope, receive, send)
 
 

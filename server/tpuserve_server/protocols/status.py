@@ -8,8 +8,8 @@ from tpuserve_server.core.terms.errors import (
     Code,
     InvalidArgument,
     NotFound,
-    ResourceExhausted,
     ServingError,
+    TooLarge,
     Unimplemented,
 )
 from tpuserve_server.observe.requests.trace_context import identify_response
@@ -59,7 +59,7 @@ class ClientGone(Cancelled):
         super().__init__("The client disconnected")
 
 
-class BodyTooLarge(ResourceExhausted):
+class BodyTooLarge(TooLarge):
     """The body is over the limit: HTTP status 413."""
 
     def __init__(self, limit_bytes: int) -> None:

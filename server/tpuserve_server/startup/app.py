@@ -107,7 +107,7 @@ class Server:
         """
         settings, clock, credentials = backend.settings, backend.clock, backend.credentials
         observation, models, tracer = backend.observation, backend.models, backend.loading.tracer
-        self._edge = edge = Edge.build(settings, clock, observation.metrics, models)
+        self._edge = edge = Edge.build(settings, clock, observation.metrics, models, backend.loading.device)
         protocols = FrontEnds.build(settings, clock, credentials, observation, tracer, models, edge, rule)
         self.rpc = protocols.rpc
         self.rest = protocols.rest
@@ -115,6 +115,7 @@ class Server:
         self.sending = edge.budgets.sending
         self.overload_gate = edge.overload_gate
         self.traffic = edge.traffic
+        self.load_reports = edge.load_reports
         self._has_console = settings.console.enable_console
         self._credentials = credentials
         self._observation = observation
@@ -126,7 +127,7 @@ class Server:
         """Start to watch for models and load them. Returns at once; `ready` waits for the models."""
         models, start = self._models, self._models.start
         try:
-            models.configured.start(start.configs, start.changes, start.reloaded)
+            models.configured.start(start.configs, start.changes, start.reloaded, start.sha256)
         except ServingError as error:
             raise HostError(error.message) from None
         # Before the log of requests, so that its last records do not wait for a stuck receiver of traces at the stop.

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from tpuserve_server.startup.config_files import (
     show_file,
 )
 from tpuserve_server.startup.file_checks import cache_directories, check_directory, exposures, is_open_to_others
-from tpuserve_server.startup.listening import read_tls
+from tpuserve_server.startup.listening import find_certificates
 from tpuserve_server.startup.model_config_file import ModelConfigFile, model_config_file, read_models
 from tpuserve_server.startup.options import (
     loading_options,
@@ -114,6 +114,8 @@ def check_configuration(settings: Settings) -> list[Finding]:
         return findings
     # Without the broken files, the check can still look at the models and at the routes that depend on them.
     unset = {name for name in broken - _CREDENTIALS if name.endswith("_file") or name == "require_signed"}
+    if not broken.isdisjoint(settings.listening.certificate_files):
+        unset.update(settings.listening.certificate_files)
     usable = Settings.of({**settings.values(), **dict.fromkeys(unset)})
     if usable.listening.has_vertex_routes:
         findings.append(run_check("routes of Vertex AI", lambda: _vertex_routes(usable)))
@@ -135,7 +137,6 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
         "model_config_file": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
         "batching_parameters_file": lambda path: read_batching_parameters(path, settings.batching),
         "monitoring_config_file": read_metrics_path,
-        "ssl_config_file": lambda path: check_usable(read_tls(path)),
         "credentials_file": check_credentials,
         "jwt_jwks_file": check_jwks,
         "require_signed": read_signing_keys,
@@ -144,6 +145,10 @@ def _checks(settings: Settings) -> Mapping[str, Callable[[], str]]:
     for name, reader in files.items():
         if (path := values[name]) is not None:
             checks[name] = partial(_file, path, reader)
+    # The check of the first file reads the others, because key and certificate must belong together.
+    if (read_certificates := find_certificates(settings.listening)) is not None:
+        name, path = next(iter(settings.listening.certificate_files.items()))
+        checks[name] = partial(_file, path, lambda _: check_usable(read_certificates()))
     if settings.listening.grpc_socket_path is not None:
         checks["grpc_socket_path"] = lambda: _socket(str(settings.listening.grpc_socket_path))
     if settings.request_log.path_prefix is not None:
@@ -160,15 +165,16 @@ def _findings_of_executors(settings: Settings) -> Iterator[Finding]:
                 yield Finding(found.severity, f"--{found.flag}", found.message)
 
 
-def _warnings(settings: Settings, broken: Collection[str]) -> Iterator[Finding]:
+def _warnings(settings: Settings, broken: Set[str]) -> Iterator[Finding]:
     """Yield warnings about what the server accepts: exposed files and expiring certificates."""
     yield from (Finding("warning", f"--{name}", exposure) for name, exposure in exposures(settings).items())
-    ssl_config = settings.listening.ssl_config_file
-    if ssl_config is not None and "ssl_config_file" not in broken:
-        tls = read_tls(ssl_config)
+    files = settings.listening.certificate_files
+    read_certificates = find_certificates(settings.listening)
+    if read_certificates is not None and broken.isdisjoint(files):
+        tls = read_certificates()
         expiring = list(expiry_warnings(certificate_status(tls), time.time()))
         for line in expiring or filter(None, [find_invalidity(tls)]):
-            yield Finding("warning", "--ssl_config_file", line.rstrip("."))
+            yield Finding("warning", f"--{next(iter(files))}", line.rstrip("."))
 
 
 def _address(address: str) -> str:

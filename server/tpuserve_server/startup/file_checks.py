@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from tpuserve_server.core.terms.storage import FILE_SCHEME, FileName, is_uri
 from tpuserve_server.hosts.application import HostError
@@ -13,21 +14,26 @@ from tpuserve_server.startup.settings import Settings, flags
 
 logger = logging.getLogger(__name__)
 
+# Settings of files that contain the server's private key.
+_WITH_KEY: Final = frozenset(("ssl_config_file", "tls_key_file"))
+
 
 def exposures(settings: Settings) -> Mapping[str, str]:
     """Return how other users can reach each of the files, by setting. Files that they cannot reach are omitted."""
+    certificates = settings.listening.certificate_files
     named = {
-        "ssl_config_file": settings.listening.ssl_config_file,
+        **certificates,
         # It has digests of random keys, which may be read, and the other file has public keys.
         "credentials_file": settings.identity.credentials_file,
         "jwt_jwks_file": settings.identity.jwt_jwks_file,
     }
     found = {name: find_exposure(name, path) for name, path in named.items() if path is not None}
-    if (tls := named["ssl_config_file"]) is not None and is_uri(str(tls)):
-        found["ssl_config_file"] = (
-            f"'{show_file(tls)}' is an object in a store, and has the private key. Every account that can read the "
-            "object can pretend to be this server. Put the key in a file that only this user can read"
-        )
+    for name in _WITH_KEY & certificates.keys():
+        if is_uri(str(path := certificates[name])):
+            found[name] = (
+                f"'{show_file(path)}' is an object in a store, and has the private key. Every account that can read "
+                "the object can pretend to be this server. Put the key in a file that only this user can read"
+            )
     return {name: exposure for name, exposure in found.items() if exposure}
 
 
@@ -48,7 +54,7 @@ def find_exposure(name: str, path: FileName) -> str:
     if is_uri(str(path)):
         return ""
     try:
-        return describe_exposure(Path(str(path).removeprefix(FILE_SCHEME)), is_secret=name == "ssl_config_file")
+        return describe_exposure(Path(str(path).removeprefix(FILE_SCHEME)), is_secret=name in _WITH_KEY)
     except OSError:
         return ""
 

@@ -1,4 +1,4 @@
-"""Click command for the flags, with TensorFlow Serving's flag syntax, sections in `--help`, and notices."""
+"""Click command for the flags, with TensorFlow Serving's flag syntax, and notices."""
 
 import enum
 import os
@@ -12,6 +12,8 @@ from click.core import ParameterSource
 
 from tpuserve_server.core.terms.setting import Section
 from tpuserve_server.executors.catalogue import executor_plugins
+from tpuserve_server.startup.flag_help import COMMON_FLAGS
+from tpuserve_server.startup.help_levels import HelpGroup, LeveledCommand
 from tpuserve_server.startup.settings import Flag, flags
 from tpuserve_server.startup.validation import flag_text, profile_values
 
@@ -84,40 +86,39 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
             self.fail(f"expected a list of whole numbers such as 1,8,32, got {value!r}", param, ctx)
 
 
-class ServeCommand(click.Command):
-    """A command whose `--help` lists options by section."""
+class ServeCommand(LeveledCommand):
+    """A command whose `--help` ends with the installed runtimes, examples and exit codes."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every section, the flags that are accepted without effect, the refused ones, and the runtimes."""
-        options = {option.name: option for option in self.params}
-        for title in get_args(Section):
-            section = [options.pop(flag.name) for flag in flags() if flag.setting.section == title]
-            _write(ctx, formatter, title, section)
-        unneeded = [options.pop(flag.name) for flag in UNNEEDED]
-        _write(ctx, formatter, "About", [*options.values(), *super().get_params(ctx)[len(self.params) :]])
-        refused = {flag.name for flag in UNNEEDED if flag.refused}
-        without_effect = [option for option in unneeded if option.name not in refused]
-        _write(ctx, formatter, "TensorFlow Serving's flags without effect", without_effect)
-        _write(
-            ctx, formatter, "TensorFlow Serving's flags that are refused", [o for o in unneeded if o.name in refused]
-        )
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the runtimes, and the rest of the help."""
         with formatter.section("Installed runtimes"):
             formatter.write_dl([(plugin.runtime.name, plugin.runtime.state) for plugin in executor_plugins()])
+        super().format_epilog(ctx, formatter)
 
 
 def serve_command(callback: Callable[..., None], epilog: str) -> ServeCommand:
     """Build the command. `callback` gets a value for each flag of Settings; its docstring is the command's help."""
     needed = [_option(flag) for flag in flags()]
+    sections = [
+        HelpGroup(title.lower(), title, [flag.name for flag in flags() if flag.setting.section == title])
+        for title in get_args(Section)
+    ]
+    upstream = HelpGroup(
+        "tensorflow-serving", "TensorFlow Serving's flags without effect", [flag.name for flag in UNNEEDED]
+    )
     return ServeCommand(
         "serve",
         callback=callback,
         params=[*needed, *(_unneeded_option(flag) for flag in UNNEEDED), _check_option(), _version_option()],
         help=callback.__doc__,
         epilog=epilog,
+        groups=[*sections, upstream],
+        common=COMMON_FLAGS.split(),
         context_settings={
             "auto_envvar_prefix": ENVIRONMENT_PREFIX,
             "show_default": True,
             "max_content_width": 110,
+            "help_option_names": ["-h", "--help"],
         },
     )
 
@@ -143,12 +144,6 @@ class _FlagOption(click.Option):
         """Return the flag, and the variable."""
         variable = source_variable(ctx, self.name or "") if ctx is not None else ""
         return f"{super().get_error_hint(ctx)}{f' ({variable})' if variable else ''}"
-
-
-def _write(ctx: click.Context, formatter: click.HelpFormatter, title: str, options: list[click.Parameter]) -> None:
-    records = [option.get_help_record(ctx) for option in options]
-    with formatter.section(title):
-        formatter.write_dl([record for record in records if record is not None])
 
 
 def _option(flag: Flag) -> click.Option:
@@ -214,7 +209,12 @@ def _unneeded_option(flag: UnneededFlag) -> click.Option:
 
     kind = _SWITCH if flag.type is bool else {"type": flag.type}
     return click.Option(
-        [f"--{flag.name}"], default=None, expose_value=False, callback=notice, help=flag.instead, **kind
+        [f"--{flag.name}"],
+        default=None,
+        expose_value=False,
+        callback=notice,
+        help=f"Refused. {flag.instead}" if flag.refused else flag.instead,
+        **kind,
     )
 
 

@@ -1,4 +1,4 @@
-"""Lines of `--help` for the flags that the core declares: the core holds no help texts.
+"""Lines of `--help` for the flags that the core declares, because the core holds no help texts, and the short help.
 
 Flags of other rooms have their line in their `Setting`.
 """
@@ -6,7 +6,18 @@ Flags of other rooms have their line in their `Setting`.
 from collections.abc import Mapping
 from typing import Final
 
-# By name of the flag.
+# Flags that `--help` shows without a level, by section. The others are for special needs.
+COMMON_FLAGS: Final = (
+    "model_name model_base_path model_config_file file_system_poll_wait_seconds load_policy "
+    "port rest_api_port bind_address ssl_config_file tls_cert_file tls_key_file tls_client_ca_file max_request_bytes "
+    "enable_batching max_batch_size allowed_batch_sizes latency_objective_ms batching_parameters_file "
+    "device "
+    "log_format access_log request_log_path_prefix trace_endpoint max_requests_per_second drain_timeout_seconds "
+    "enable_console "
+    "credentials_file"
+)
+
+# By name of the flag. The short help shows the first sentence.
 HELP: Final[Mapping[str, str]] = {
     "max_batch_size": "Maximum number of rows in a batch.",
     "allowed_batch_sizes": "Sizes that batches are padded to, ascending; the last must be max_batch_size.",
@@ -54,8 +65,8 @@ HELP: Final[Mapping[str, str]] = {
     "reload_roots": "Directories and URIs, such as gs://bucket/models, in which reload requests may name base paths.",
     "reload_log_roots": "Directories in which reload requests may name prefixes of request logs.",
     "load_policy": (
-        "`always`: versions load when they are there, and stay. `on_demand`: a model loads at its first request. A "
-        "model's configuration overrides it."
+        "Whether versions load at once, or on demand at the first request of a model. A model's configuration "
+        "overrides it."
     ),
     "idle_unload_seconds": "Time after its last request when a model that loads on demand unloads. 0: never.",
     "model_memory_bytes": (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tpuserve_formats.messages.model_server_config import ModelServerConfig
+from tpuserve_formats.messages.model_server_config import ModelServerConfig, configuration_sha256
 from tpuserve_server.core.models.change_record import ChangeRecord, Changes
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
@@ -17,7 +17,8 @@ from tpuserve_server.wire.model_server_config import decode_reload_request, mode
 
 _log = logging.getLogger(__name__)
 
-Apply: TypeAlias = Callable[[tuple[ModelConfig, ...]], object]
+# Takes the models of a configuration and its hash.
+Apply: TypeAlias = Callable[[tuple[ModelConfig, ...], str], object]
 
 # Message of server_core.cc for a change from a list of models to an empty configuration. A file that is being written
 # can be empty too.
@@ -41,6 +42,8 @@ class ModelConfigFile:
         self._record = record
         self._poll_wait_s = poll_wait_s
         self._applied: str | None = None
+        # The hash of the last configuration that `read` has returned.
+        self.sha256 = ""
         self._complaint: str | None = None
         self._wake = threading.Event()
         self._stopping = False
@@ -54,7 +57,7 @@ class ModelConfigFile:
             ConfigError: the file cannot be read, is not a ModelServerConfig, or has no list of models.
         """
         text = read_text(self._path)
-        configs = self._parse(text) or ()
+        configs, self.sha256 = self._parse(text) or ((), "")
         self._applied = text
         return configs
 
@@ -91,10 +94,10 @@ class ModelConfigFile:
                 if was_asked:
                     _log.info("The model configuration file '%s' has not changed", show_file(self._path))
                 return
-            configs = self._parse(text)
-            if configs is None:
+            parsed = self._parse(text)
+            if parsed is None:
                 raise ConfigError(f"{_EMPTIED} '{show_file(self._path)}' is empty")
-            apply(configs)
+            apply(*parsed)
         except (ConfigError, ServingError) as error:
             self._complain(str(error))
             return
@@ -115,13 +118,13 @@ class ModelConfigFile:
             except Exception:  # A bug must not stop the polls that read the next file.
                 _log.exception("Polling the model configuration file failed")
 
-    def _parse(self, text: str) -> tuple[ModelConfig, ...] | None:
-        """Return the models, or None for an empty configuration."""
+    def _parse(self, text: str) -> tuple[tuple[ModelConfig, ...], str] | None:
+        """Return the models and the hash, or None for an empty configuration."""
         config = parse(text, ModelServerConfig(), self._path)
         if config.WhichOneof("config") is None:
             return None
         try:
-            return model_configs(config)
+            return model_configs(config), configuration_sha256(config)
         except InvalidArgument as error:
             raise ConfigError(f"{error.message} Invalid model configuration file: '{show_file(self._path)}'") from None
 
@@ -135,12 +138,14 @@ class ModelConfigFile:
 class StartModels:
     """The operator's models, and the changes that clients made in the process before.
 
-    `reloaded` are the models of a client's reload, or None if there was none.
+    `reloaded` are the models of a client's reload, or None if there was none. `sha256` is the hash of the configuration
+    that takes effect, or empty if flags are the configuration.
     """
 
     configs: Sequence[ModelConfig]
     changes: Changes
     reloaded: Sequence[ModelConfig] | None = None
+    sha256: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -161,8 +166,9 @@ def read_start_models(models: ModelSettings, file: ModelConfigFile | None, recor
     """Return the models to start with. Raises ConfigError for an unusable file."""
     configs = read_models(models, file)
     changes = Changes() if record is None else record.read("" if file is None else file.text)
-    reloaded = None if changes.request is None else decode_reload_request(changes.request)
-    return StartModels(configs, changes, reloaded)
+    if changes.request is not None:
+        return StartModels(configs, changes, *decode_reload_request(changes.request))
+    return StartModels(configs, changes, None, "" if file is None else file.sha256)
 
 
 def read_models(models: ModelSettings, file: ModelConfigFile | None) -> Sequence[ModelConfig]:

@@ -33,6 +33,7 @@ from tpuserve_server.hosts.certificates import CertificateWatch
 from tpuserve_server.hosts.limits import find_connection_limit
 from tpuserve_server.observe.logs.configuration import dropped_events
 from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements, version_statistics
+from tpuserve_server.observe.metrics.load_report import LoadReports
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.metrics.server_measurements import ServerParts
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
@@ -43,6 +44,7 @@ from tpuserve_server.observe.tracing.request_tracing import RequestTracing
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.console.sources import Addresses, ConsoleSources, ServerFacts
 from tpuserve_server.protocols.control import Control
+from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES
 from tpuserve_server.protocols.guard import Guard, Rule, combined_rule
 from tpuserve_server.protocols.http.cross_origin import CrossOrigin
 from tpuserve_server.protocols.oip.administration import Administration
@@ -91,12 +93,13 @@ class Observation:
     @classmethod
     def build(cls, settings: Settings, clock: Clock) -> Self:
         """Build the parts. Raises ConfigError if the receiver of traces cannot be used."""
-        metrics, slow = PrometheusMetrics(), SlowRequests()
+        metrics = PrometheusMetrics(with_triton=settings.metrics.triton)
+        slow = SlowRequests(INFERENCE_NAMES)
         log_writer = LogWriter(settings.rotation, clock, metrics)
         logs = RequestLogs(settings.request_log, log_writer)
         tracing = request_tracing(settings, clock, metrics)
         observers = Observers((slow, *access_log(settings)), tracing)
-        return cls(metrics, log_writer, logs, tracing, slow, observers, LoopWatch())
+        return cls(metrics, log_writer, logs, tracing, slow, observers, LoopWatch(metrics.demand.sample))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class Loading:
     tracer: ChosenTracer | None
     versions: VersionLoader
     memory: ModelMemory
+    device: DeviceShare
 
     @classmethod
     def build(
@@ -127,7 +131,7 @@ class Loading:
         slots = settings.server.device_slots
         watchdog = Watchdog(clock, settings.watchdog)
         tracer = ChosenTracer(executor.tracer) if settings.server.enable_profiler else None
-        device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots)
+        device = DeviceShare(slots or os.cpu_count() or 1, only_weighted=not slots, clock=clock)
         memory = ModelMemory(clock, settings.residency.model_memory_bytes)
         host_memory.relieve_with(memory.relieve)
         versions = VersionLoader(
@@ -140,7 +144,7 @@ class Loading:
             journal,
             memory,
         )
-        return cls(remote, storage, options, watchdog, tracer, versions, memory)
+        return cls(remote, storage, options, watchdog, tracer, versions, memory, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +216,16 @@ class Edge:
 
     budgets: Budgets
     traffic: Traffic
+    load_reports: LoadReports
     overload_gate: OverloadGate
     control: Control
     addresses: Addresses
     certificates: CertificateWatch
 
     @classmethod
-    def build(cls, settings: Settings, clock: Clock, metrics: PrometheusMetrics, models: Models) -> Self:
+    def build(
+        cls, settings: Settings, clock: Clock, metrics: PrometheusMetrics, models: Models, device: DeviceShare
+    ) -> Self:
         """Build the parts. `metrics` read their state from now on."""
         max_bytes, write_timeout_s = settings.listening.max_request_bytes, settings.host.write_timeout_s
         budgets = Budgets.of(settings.budgets, max_bytes, clock, write_timeout_s)
@@ -235,9 +242,11 @@ class Edge:
                 traffic,
                 most,
                 certificates.find,
+                device,
             )
         )
-        return cls(budgets, traffic, gate, Control(settings.control), Addresses(), certificates)
+        reports = LoadReports(metrics, clock)
+        return cls(budgets, traffic, reports, gate, Control(settings.control), Addresses(), certificates)
 
 
 @dataclass(frozen=True, slots=True)

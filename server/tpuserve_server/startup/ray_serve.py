@@ -14,7 +14,6 @@ from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.ray.replica import Parts, Replica
 from tpuserve_server.observe.logs.configuration import configure_logging
 from tpuserve_server.observe.metrics.families import Collected, Sample
-from tpuserve_server.observe.metrics.live_measurements import QueueWaits
 from tpuserve_server.startup.replica_models import MultiplexedModel, ReplicaModels, ReplicaRule
 from tpuserve_server.startup.server_settings import ListeningSettings
 from tpuserve_server.startup.settings import Settings, flags
@@ -82,7 +81,7 @@ def build_replica(settings: str, root: str | None, most_models: int) -> Parts:
         server,
         models.configure,
         read.listening.max_request_bytes,
-        QueueWaits(metrics).take_mean_s,
+        metrics.demand.ratio,
         RayMetrics(metrics.collect).publish,
     )
 

@@ -17,12 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from tpuserve_server.hosts.announcement import reachable
 from tpuserve_server.hosts.application import Listening
 
 # Longer than the default of drain_timeout_seconds.
 DEFAULT_STOP_TIMEOUT_S = 60.0
-# Addresses for clients on this machine, by the wildcard address of the server.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 class RunningServer:
@@ -50,7 +49,7 @@ class RunningServer:
             LookupError: the server has no gRPC.
         """
         if self._listening.grpc is not None:
-            return f"{'grpcs://' if self._listening.tls else ''}{_reachable(self._listening.grpc)}"
+            return f"{'grpcs://' if self._listening.tls else ''}{reachable(self._listening.grpc)}"
         if self._listening.grpc_socket is not None:
             return self._listening.grpc_socket
         raise LookupError("This server has no gRPC address. Start it without port=0, or with grpc_socket_path.")
@@ -66,7 +65,7 @@ class RunningServer:
         """
         if self._listening.rest is None:
             raise LookupError("This server has no REST address. Start it without rest_api_port=0.")
-        return f"{'https' if self._listening.tls else 'http'}://{_reachable(self._listening.rest)}"
+        return f"{'https' if self._listening.tls else 'http'}://{reachable(self._listening.rest)}"
 
     @property
     def pid(self) -> int:
@@ -106,11 +105,6 @@ class RunningServer:
         listening = self._listening
         addresses = [f"gRPC {self.grpc_address}"] if listening.grpc or listening.grpc_socket else []
         return ", ".join([*addresses, *([f"REST {self.rest_address}"] if listening.rest else [])])
-
-
-def _reachable(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    return f"{_LOOPBACK.get(host, host)}:{port}"
 
 
 def _release(process: "ServerProcess", folder: Path, owner: int) -> None:

@@ -1,6 +1,7 @@
 """Settings that no other part declares: addresses, models, the storage cache, sources of batching parameters."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -72,11 +73,29 @@ class ListeningSettings:
     ssl_config_file: Annotated[
         FileName | None, Setting("Listening", "File with an SSLConfig: TLS for gRPC and REST.")
     ] = None
+    tls_cert_file: Annotated[
+        FileName | None,
+        Setting(
+            "Listening",
+            "PEM file with the server's certificate, then its intermediate certificates, such as tls.crt: TLS for gRPC "
+            "and REST without an SSLConfig. Needs tls_key_file.",
+        ),
+    ] = None
+    tls_key_file: Annotated[
+        FileName | None, Setting("Listening", "PEM file with the private key of tls_cert_file, such as tls.key.")
+    ] = None
+    tls_client_ca_file: Annotated[
+        FileName | None,
+        Setting(
+            "Listening",
+            "PEM file with the authorities of clients, such as ca.crt. Each client must present a certificate of one.",
+        ),
+    ] = None
     ssl_config_file_poll_wait_seconds: Annotated[
         float,
         Setting(
             "Listening",
-            "Interval between checks of that file for new certificates; 0 checks after SIGHUP alone.",
+            "Interval between checks of the files of the certificates for new ones; 0 checks after SIGHUP alone.",
             at_least=0,
             at_most=MAX_WAIT_S,
         ),
@@ -99,6 +118,7 @@ class ListeningSettings:
     ] = 64 * 2**20
 
     def __post_init__(self) -> None:
+        self._check_certificate_files()
         if self.port == 0 and self.rest_api_port == 0 and self.grpc_socket_path is None:
             raise InvalidArgument(
                 "the server has no address to listen on: port and rest_api_port are 0, and grpc_socket_path is not "
@@ -111,6 +131,27 @@ class ListeningSettings:
                 raise InvalidArgument(f"{setting} needs the REST port, but rest_api_port ({_HTTP_PORT}) is 0")
             if route is not None:
                 check_route(setting, route)
+
+    def _check_certificate_files(self) -> None:
+        if self.ssl_config_file is not None and len(self.certificate_files) > 1:
+            raise InvalidArgument(
+                "ssl_config_file and tls_cert_file are two sources of the certificate. Set ssl_config_file alone, or "
+                "tls_cert_file and tls_key_file"
+            )
+        if self.tls_cert_file is not None and self.tls_key_file is None:
+            raise InvalidArgument("tls_cert_file needs tls_key_file, the private key of the certificate")
+        if self.tls_key_file is not None and self.tls_cert_file is None:
+            raise InvalidArgument("tls_key_file needs tls_cert_file, the certificate of the key")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise InvalidArgument(
+                "tls_client_ca_file needs tls_cert_file and tls_key_file, because it is a part of TLS"
+            )
+
+    @property
+    def certificate_files(self) -> Mapping[str, FileName]:
+        """The files of the certificates, by setting. Without TLS, there are none."""
+        names = ("ssl_config_file", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
+        return {name: path for name in names if (path := getattr(self, name)) is not None}
 
     @property
     def has_vertex_routes(self) -> bool:
@@ -200,7 +241,9 @@ class ModelSettings:
     require_signed: Annotated[
         FileName | None,
         Setting(
-            "Models", "File with public keys (PEM). The server loads only versions that one of these keys has signed."
+            "Models",
+            "File with public keys (PEM), ed25519 or ECDSA. The server loads only versions that one of these keys has "
+            "signed.",
         ),
     ] = None
 
@@ -254,8 +297,8 @@ class BatchingSource:
         bool | None,
         Setting(
             "Batching",
-            "Unset: batch the signatures that the exporter has checked. true: batch every signature whose first "
-            "dimension is free.",
+            "Batch requests. Unset: those of signatures that the exporter has checked. true: those of every signature "
+            "whose first dimension is free.",
         ),
     ] = None
     batching_parameters_file: Annotated[
@@ -284,8 +327,7 @@ class ServerSettings:
         Profile,
         Setting(
             "Listening",
-            "Defaults of other flags. edge: for clients on the open internet; needs --ssl_config_file and a flag of "
-            "Access.",
+            "Defaults of other flags. edge: for clients on the open internet; needs TLS and a flag of Access.",
         ),
     ] = "default"
     device_slots: Annotated[

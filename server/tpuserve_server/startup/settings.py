@@ -24,7 +24,7 @@ from tpuserve_server.core.terms.setting import Section, Setting
 from tpuserve_server.executors.catalogue import executor_plugins
 from tpuserve_server.executors.plugin import ExecutorOptions, SafetyOptions
 from tpuserve_server.hosts.application import HostOptions
-from tpuserve_server.observe.options import AccessLogOptions, RequestLogOptions, Rotation
+from tpuserve_server.observe.options import AccessLogOptions, MetricsOptions, RequestLogOptions, Rotation
 from tpuserve_server.observe.tracing.options import TracingOptions
 from tpuserve_server.protocols.options import (
     ConsoleOptions,
@@ -64,6 +64,7 @@ class Settings:
     server: ServerSettings
     metadata: MetadataOptions
     shared_memory: SharedMemoryOptions
+    metrics: MetricsOptions
     access_log: AccessLogOptions
     request_log: RequestLogOptions
     rotation: Rotation

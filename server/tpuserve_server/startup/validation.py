@@ -113,6 +113,7 @@ _EDGE: Final[Mapping[str, Any]] = {
     "max_request_bytes": 8 << 20,
     "max_response_bytes": 64 << 20,
     "enable_profiler": False,
+    "load_reports": "never",
     "access_log": "errors",
 }
 # One of these flags makes the server identify its clients.
@@ -129,8 +130,11 @@ def check_profile(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the errors of flags that the profile needs and that have no default."""
     if values["profile"] != "edge":
         return
-    if values["ssl_config_file"] is None:
-        yield "profile edge needs ssl_config_file: without TLS, keys and requests cross the network in the clear"
+    if values["ssl_config_file"] is None and values["tls_cert_file"] is None:
+        yield (
+            "profile edge needs ssl_config_file or tls_cert_file: without TLS, keys and requests cross the network in "
+            "the clear"
+        )
     if all(values[name] is None for name in _IDENTIFYING):
         yield (
             "profile edge needs credentials_file, jwt_jwks_file or anonymous_roles, which say what each client may do"

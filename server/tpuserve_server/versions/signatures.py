@@ -1,15 +1,17 @@
-"""RequiredSignatures: with `--require_signed`, refuses versions that no trusted key has signed."""
+"""RequiredSignatures: with `--require_signed`, refuses versions that no trusted key has signed.
+
+A signature has the form of tpuserve, or that of OpenSSF Model Signing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.manifest import BUNDLE_FILE, MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.bundle import MAX_BUNDLE_BYTES, SignatureBundle
 from tpuserve_formats.signing.errors import BadSignature
-from tpuserve_formats.signing.keys import parse_public_keys
+from tpuserve_formats.signing.keys import PublicKey, parse_public_keys
 from tpuserve_formats.signing.signature import MAX_SIGNATURE_BYTES, SignatureFile
 from tpuserve_formats.version_reports import REPORTS_FOLDER
 from tpuserve_server.core.models.local_storage import VersionTree
@@ -20,7 +22,7 @@ from tpuserve_server.versions.manifest import MAX_MANIFEST_BYTES, Manifest, read
 
 # Files that no manifest lists: the manifest, its signatures, and the exporter's claim of a number in an object store.
 _UNLISTED: Final = frozenset(
-    name.as_posix() for name in (MANIFEST_FILE, SIGNATURE_FILE, MANIFEST_FILE.with_name("claim"))
+    name.as_posix() for name in (MANIFEST_FILE, SIGNATURE_FILE, BUNDLE_FILE, MANIFEST_FILE.with_name("claim"))
 )
 _REPORTS: Final = f"{REPORTS_FOLDER.as_posix()}/"
 
@@ -36,7 +38,7 @@ class Signed:
 class RequiredSignatures:
     """Check of signatures with the operator's public keys. Thread-safe; keeps no state."""
 
-    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+    def __init__(self, keys: Mapping[str, PublicKey]) -> None:
         """Trust these keys, by key id."""
         self._keys = keys
 
@@ -53,21 +55,32 @@ class RequiredSignatures:
                 number, or it has a file that the manifest does not list.
         """
         content = read_content(version_path, MANIFEST_FILE, MAX_MANIFEST_BYTES)
-        signatures = read_content(version_path, SIGNATURE_FILE, MAX_SIGNATURE_BYTES)
-        if content is None or signatures is None:
-            missing = MANIFEST_FILE if content is None else SIGNATURE_FILE
-            raise _refusal(f"it is not signed: {missing.name} is missing")
-        try:
-            file = SignatureFile.parse(signatures)
-            signer = file.find_signer(content, servable_id.name, servable_id.version, self._keys)
-        except BadSignature as error:
-            raise _refusal(str(error)) from error
+        if content is None:
+            raise _refusal(f"it is not signed: {MANIFEST_FILE.name} is missing")
+        signer = self._find_signer(version_path, content, servable_id)
         manifest = Manifest.parse(content)
         names = VersionTree.read(version_path).names
         extra = [name for name in names if name not in manifest.files and not _is_unlisted(name)]
         if extra:
             raise _refusal(f"the signed manifest does not list {show_name(min(extra))}")
         return Signed(manifest, signer)
+
+    def _find_signer(self, version_path: Path, manifest: bytes, servable_id: ServableId) -> str:
+        """Return a signer by either signature file. Raises FailedPrecondition with the reasons of all that exist."""
+        readers = (
+            (SIGNATURE_FILE, MAX_SIGNATURE_BYTES, SignatureFile),
+            (BUNDLE_FILE, MAX_BUNDLE_BYTES, SignatureBundle),
+        )
+        reasons = []
+        for path, max_bytes, form in readers:
+            content = read_content(version_path, path, max_bytes)
+            if content is None:
+                continue
+            try:
+                return form.parse(content).find_signer(manifest, servable_id.name, servable_id.version, self._keys)
+            except BadSignature as error:
+                reasons.append(str(error))
+        raise _refusal("; ".join(reasons) or f"it is not signed: {SIGNATURE_FILE.name} is missing")
 
 
 def _is_unlisted(name: str) -> bool:

@@ -114,7 +114,10 @@ PRECISION = "tpuserve_precision"
 
 EVALUATION = "tpuserve_evaluation"
 
-_METADATA_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION, EVALUATION})
+# The hash of the server's configuration, as configuration_sha256 of tpuserve_formats computes it.
+CONFIGURATION = "tpuserve_configuration"
+
+_METADATA_FIELDS = frozenset({SIGNATURE_DEF, LABELS, PRECISION, EVALUATION, CONFIGURATION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,8 @@ def _own_documents(metadata: ModelMetadata, fields: Collection[str]) -> dict[str
         found[PRECISION] = dict(_precision_to_json(metadata.precision))
     if EVALUATION in fields and metadata.evaluation is not None:
         found[EVALUATION] = dict(metadata.evaluation)
+    if CONFIGURATION in fields and metadata.configuration_sha256:
+        found[CONFIGURATION] = {"sha256": metadata.configuration_sha256}
     return found
 
 

@@ -15,6 +15,7 @@ from tpuserve_formats.messages.model_server_config import (
     ENSEMBLE_SCHEDULING,
     RESPONSE_CACHE,
     ModelServerConfig,
+    configuration_sha256,
 )
 from tpuserve_formats.messages.official import (
     MODEL_TYPE,
@@ -45,13 +46,16 @@ _log = logging.getLogger(__name__)
 RELOADED: bytes = ReloadConfigResponse(status=StatusProto()).SerializeToString()
 
 
-def decode_reload_request(body: bytes) -> tuple[ModelConfig, ...]:
-    """Return the requested models. Raises InvalidArgument, as upstream does, unless the request is a list of models."""
+def decode_reload_request(body: bytes) -> tuple[tuple[ModelConfig, ...], str]:
+    """Return the requested models and the hash of their configuration.
+
+    Raises InvalidArgument, as upstream does, unless the request is a list of models.
+    """
     try:
         config = extended(ReloadConfigRequest.FromString(body).config)
     except DecodeError:
         raise InvalidArgument("Malformed ReloadConfigRequest") from None
-    return model_configs(config)
+    return model_configs(config), configuration_sha256(config)
 
 
 def extended(config: ModelServerConfigProto) -> ModelServerConfigProto:

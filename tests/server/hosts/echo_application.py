@@ -25,6 +25,8 @@ from tpuserve_server.hosts import serving_process, supervisor
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening, TlsOptions
 from tpuserve_server.hosts.channel import VARIABLE
 from tpuserve_server.observe.logs.configuration import configure_logging
+from tpuserve_server.observe.metrics.load_report import LoadReports
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod, admit_every_call
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class EchoApplication:
         write_timeout_s = float(os.environ.get("ECHO_WRITE_TIMEOUT_S", HostOptions().write_timeout_s))
         self.sending = SendingBudget(sending_bytes, sending_bytes // 2, write_timeout_s, SystemClock())
         self.traffic = Traffic()
+        self.load_reports = LoadReports(PrometheusMetrics(), SystemClock())
         self.overload_gate = OverloadGate(tuple, self.traffic, SystemClock())
         self._gate = asyncio.Event()
         self._doomed = asyncio.Event()

@@ -177,7 +177,7 @@ async def one(message: bytes | Unserialized) -> AsyncIterator[bytes | Unserializ
 
 
 async def test_a_replica_refuses_before_it_checks_the_message(table: GuardedTable, rule: Doorkeeper) -> None:
-    calls = ReplicaCalls(table, HOST_LIMIT, SystemClock())
+    calls = ReplicaCalls(table, ReceivingBudget(1000, 1000, SystemClock()), HOST_LIMIT, SystemClock())
     unary, stream = ReplicaCall({}), ReplicaCall({})
     assert (await calls.unary(UNARY, Unserialized(), unary)).SerializeToString() == b""
     answers = [each.SerializeToString() async for each in calls.stream(STREAM, one(Unserialized()), stream)]

@@ -49,7 +49,7 @@ def test_a_reload_cannot_begin_to_require_certificates_of_clients() -> None:
 def issued(*, not_before: datetime | None = None, not_after: datetime | None = None) -> TlsOptions:
     """Return a server's certificate with this validity."""
     own = CA.issue_cert("127.0.0.1", not_before=not_before, not_after=not_after)
-    return TlsOptions(private_key=key_of(own), certificate_chain=chain_of(own), origin="here")
+    return TlsOptions(private_key=key_of(own), certificate_chain=chain_of(own), chain_name="here: server_cert")
 
 
 def test_a_certificate_that_no_client_accepts_now_replaces_nothing() -> None:
@@ -105,13 +105,13 @@ async def test_a_reload_that_is_asked_for_during_another_follows_it() -> None:
     files = iter(["first", "second", "third"])
 
     async def use(tls: TlsOptions) -> None:
-        used.append(tls.origin)
-        if tls.origin == "first":
+        used.append(tls.chain_name)
+        if tls.chain_name == "first":
             certificates.reload()
             certificates.reload()
 
     def read() -> TlsOptions:
-        return dataclasses.replace(NEXT, origin=next(files))
+        return dataclasses.replace(NEXT, chain_name=next(files))
 
     certificates = Certificates(CURRENT, read, use, lambda _: None)
     await reload(certificates)
@@ -154,7 +154,7 @@ def test_text_that_cannot_be_parsed_has_no_expiry() -> None:
 )
 def test_validity_of_the_own_certificate(certificate: trustme.LeafCert, after_s: float, why: str | None) -> None:
     # The chain's other certificates do not count here: a client may not need them.
-    tls = TlsOptions(key_of(certificate), f"{chain_of(certificate)}{chain_of(CLIENT)}", origin="here")
+    tls = TlsOptions(key_of(certificate), f"{chain_of(certificate)}{chain_of(CLIENT)}", chain_name="here: server_cert")
     found = find_invalidity(tls, END.timestamp() + after_s)
     assert (found is None) is (why is None)
     assert why is None or (found or "").startswith(f"here: server_cert {why}")
@@ -178,8 +178,8 @@ def test_next_look_is_when_a_warning_begins_and_at_most_a_day_later() -> None:
     assert next_look_s(CertificateStatus(), NOW_S) == DAY_S
 
 
-FIRST = TlsOptions(**TLS, origin="first")
-SECOND = TlsOptions(**TLS, origin="second")
+FIRST = TlsOptions(**TLS, chain_name="first")
+SECOND = TlsOptions(**TLS, chain_name="second")
 
 
 async def test_each_change_is_reported_once() -> None:

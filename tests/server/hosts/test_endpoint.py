@@ -2,20 +2,16 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.server.hosts.asgi_client import HEADERS, Exchange, body
+from tests.support.bare_endpoint import bare_endpoint
 from tests.support.fakes import FakeClock
 from tests.support.open_gate import OPEN_GATE, ClosedGate
-from tpuserve_server.core.serving.budgets import Budgets
-from tpuserve_server.core.serving.options import BudgetOptions
-from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.server_state import Traffic
-from tpuserve_server.hosts.application import HostOptions
 from tpuserve_server.hosts.endpoint import Endpoint, RestCalls
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.refusals import RateLimit
@@ -27,11 +23,6 @@ if TYPE_CHECKING:
 PREDICT_GRPC = "/tensorflow.serving.PredictionService/Predict"
 PREDICT_REST = "/v1/models/m:predict"
 REASON = "The server gets more inference requests than --max_requests_per_second allows"
-
-
-async def _rest(_scope: "Scope", _receive: "Receive", send: "Send") -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"{}"})
 
 
 @pytest.fixture
@@ -46,16 +37,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def endpoint(traffic: Traffic, clock: FakeClock) -> Endpoint:
-    budgets = Budgets.of(BudgetOptions(), 1000, clock)
-    application: Any = SimpleNamespace(
-        rest=_rest,
-        rpc={},
-        receiving=budgets.receiving,
-        sending=budgets.sending,
-        overload_gate=OverloadGate(tuple, traffic, clock),
-        traffic=traffic,
-    )
-    return Endpoint(application, HostOptions(), InFlight(), RateLimit(2.0, clock))
+    return bare_endpoint(clock, traffic, rate=RateLimit(2.0, clock))
 
 
 async def ask(endpoint: Endpoint, path: str, *, is_grpc: bool = False) -> Exchange:
@@ -83,7 +65,7 @@ async def test_inference_over_the_rate_is_refused_unread_and_counted(
     assert (refused.http_status, json.loads(refused.sent[1]["body"])) == (429, {"error": REASON})
     call = await ask(endpoint, PREDICT_GRPC, is_grpc=True)
     assert call.status == (Code.RESOURCE_EXHAUSTED, REASON)
-    assert traffic.refused == {"rate": 2, "too_late": 0}
+    assert traffic.refused == {"rate": 2, "too_late": 0, "impossible_deadline": 0, "header_size": 0}
     # Other requests have no limit.
     assert (await ask(endpoint, "/v1/models/m")).http_status == 200
     clock.now_s += 0.5

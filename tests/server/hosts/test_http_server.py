@@ -135,7 +135,7 @@ async def test_certificates_that_cannot_be_used_change_nothing(server: HttpServe
     port = bound.getsockname()[1]
     before = await presented(port)
     with pytest.raises(HostError, match=r"^here: "):
-        await server.renew(TlsOptions("no key", TLS["certificate_chain"], origin="here"))
+        await server.renew(TlsOptions("no key", TLS["certificate_chain"], chain_name="here"))
     assert await presented(port) == before
 
 

@@ -23,6 +23,8 @@ from tpuserve_server.hosts import serving_process
 from tpuserve_server.hosts.application import HostError, HostOptions, Listening
 from tpuserve_server.hosts.channel import LOST_REQUESTS, ORPHANED, VARIABLE, Channel, ProcessSetup
 from tpuserve_server.hosts.http_server import HttpServer
+from tpuserve_server.observe.metrics.load_report import LoadReports
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.rpc import admit_every_call
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Recorded:
         self.sending = SendingBudget(1 << 20, 1 << 20, 30, SystemClock())
         self.overload_gate = OPEN_GATE
         self.traffic = Traffic()
+        self.load_reports = LoadReports(PrometheusMetrics(), SystemClock())
         self.rpc = admit_every_call({})
         self._start_error = start_error
         self._stop_error = stop_error

@@ -144,7 +144,8 @@ def test_the_serving_process_and_the_folder_tell_no_key(tmp_path: Path) -> None:
         serving = psutil.Process(host.serving_pid())
         assert "PRIVATE KEY" not in f"{serving.environ()} {serving.cmdline()}"
         [folder] = tmp_path.iterdir()
-        assert [path.name for path in folder.iterdir()] == ["lock"]
+        assert sorted(path.name for path in folder.iterdir()) == ["announcement.json", "lock"]
+        assert "PRIVATE KEY" not in (folder / "announcement.json").read_text()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
@@ -180,8 +181,8 @@ def test_an_encrypted_key_is_refused_without_a_question_on_the_terminal() -> Non
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"password"),
     )
-    with pytest.raises(HostError, match=r"^here: server_key is encrypted"):
-        check_usable(TlsOptions(encrypted.decode(), TLS["certificate_chain"], origin="here"))
+    with pytest.raises(HostError, match=r"^here is encrypted"):
+        check_usable(TlsOptions(encrypted.decode(), TLS["certificate_chain"], key_name="here"))
 
 
 def test_keys_are_not_shown() -> None:
@@ -191,12 +192,16 @@ def test_keys_are_not_shown() -> None:
 BAD_TEXTS = pytest.mark.parametrize(
     ("tls", "line"),
     [
-        ({**TLS, "private_key": key_of(CLIENT)}, "TLS: server_key does not belong to server_cert."),
-        ({**TLS, "private_key": "secret"}, "TLS: server_key is not a PEM private key"),
-        ({**TLS, "certificate_chain": "-----BEGIN"}, "TLS: server_cert is not a PEM certificate"),
-        ({**TLS, "client_ca": ""}, "TLS: custom_ca is not a PEM certificate"),
+        ({**TLS, "private_key": key_of(CLIENT)}, "server_key does not belong to server_cert."),
+        ({**TLS, "private_key": "secret"}, "server_key is not a PEM private key"),
+        ({**TLS, "certificate_chain": "-----BEGIN"}, "server_cert is not a PEM certificate"),
+        ({**TLS, "client_ca": ""}, "custom_ca is not a PEM certificate"),
+        (
+            {**TLS, "certificate_chain": "/run/cert.pem"},
+            "server_cert is not a PEM certificate (expected text with a line -----BEGIN, not a path): ",
+        ),
     ],
-    ids=["another's key", "no key", "no certificate", "no authority"],
+    ids=["another's key", "no key", "no certificate", "no authority", "a path"],
 )
 
 
@@ -205,6 +210,7 @@ def test_what_cannot_be_used_has_a_reason(tls: dict[str, str], line: str) -> Non
     with pytest.raises(HostError) as raised:
         check_usable(TlsOptions(**tls))
     assert str(raised.value).startswith(line)
+    assert "ssl.c" not in str(raised.value)
 
 
 @BAD_TEXTS

@@ -2,19 +2,32 @@
 
 import asyncio
 import contextlib
+import math
 
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService, Finished
 from tpuserve_server.core.terms.deadline import Deadline
-from tpuserve_server.core.terms.errors import Code, NotFound, ServingError, Unavailable
+from tpuserve_server.core.terms.errors import (
+    Code,
+    DeadlineExceeded,
+    Fault,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    TooLarge,
+    TooLate,
+    Unavailable,
+)
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.protocols.request_meter import RequestMeter
 
 
-def fail(metrics: FakeMetrics, model: str, error: BaseException) -> None:
-    with RequestMeter(FakeService(), metrics, FakeClock(), "rest").request("Predict") as measured:
+def fail(metrics: FakeMetrics, model: str, error: BaseException, service: FakeService | None = None) -> None:
+    with RequestMeter(service or FakeService(), metrics, FakeClock(), "rest").request("Predict") as measured:
         measured.model = model
         raise error
 
@@ -57,6 +70,69 @@ def test_a_cancellation_after_the_deadline_is_the_deadlines(error: BaseException
     with pytest.raises(type(error)):
         fail_late()
     assert metrics.finished == [Finished("", "Predict", "grpc", code, at_s - 1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (InvalidArgument("wrong"), "client"),
+        (asyncio.CancelledError(), "client"),
+        (Internal("broken"), "server"),
+        (ZeroDivisionError(), "server"),
+        (Unavailable("full"), "server"),
+        (ResourceExhausted("no memory"), "server"),
+        (TooLarge("over the limit"), "client"),
+        (NotFound("no such version"), "client"),
+    ],
+)
+def test_code_decides_whose_fault_an_error_is(error: BaseException, fault: Fault) -> None:
+    metrics = FakeMetrics()
+    with pytest.raises(type(error)):
+        fail(metrics, "m", error)
+    assert [found for _, found in metrics.faults] == [fault]
+
+
+def test_configured_model_without_a_version_is_the_servers_fault() -> None:
+    metrics, service = FakeMetrics(), FakeService()
+    service.statuses = []
+    for model in ("m", "not configured"):
+        with pytest.raises(NotFound):
+            fail(metrics, model, NotFound("no"), service)
+    assert metrics.faults == [(Code.NOT_FOUND, "server"), (Code.NOT_FOUND, "client")]
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("expired"), TooLate("late", retry_after_s=1.0)])
+@pytest.mark.parametrize(
+    ("timeout_s", "read_after_s", "fault"),
+    [(0.09, 0.0, "client"), (0.05, 0.0, "client"), (0.2, 0.0, "server"), (0.2, 0.15, "server")],
+)
+def test_timeout_below_the_fastest_run_is_the_clients_fault(
+    error: ServingError, timeout_s: float, read_after_s: float, fault: Fault
+) -> None:
+    metrics, service, clock = FakeMetrics(), FakeService(), FakeClock()
+    service.fastest_s = 0.1
+    meter = RequestMeter(service, metrics, clock, "grpc")
+
+    def run_late(deadline: Deadline, requested_s: float) -> None:
+        with meter.request("Predict", deadline) as request:
+            # The server was slow to read the request.
+            clock.now_s += read_after_s
+            request.timeout_s = requested_s
+            request.runs(service.acquire(ModelSpec("m")), "serving_default")
+            raise error
+
+    for deadline, requested_s in ((Deadline(clock.now_s + timeout_s), math.inf), (Deadline.never(), timeout_s)):
+        with pytest.raises(type(error)):
+            run_late(deadline, requested_s)
+    assert metrics.faults[0] == (error.code, fault)
+    assert metrics.faults[1] == (error.code, fault)
+
+
+def test_success_is_no_ones_fault() -> None:
+    metrics = FakeMetrics()
+    with RequestMeter(FakeService(), metrics, FakeClock(), "grpc").request("Predict"):
+        pass
+    assert metrics.faults == []
 
 
 def test_latency_is_the_clocks() -> None:

@@ -409,8 +409,11 @@ async def test_models_are_listed_with_their_notes(rest: Rest) -> None:
 
 
 async def test_liveness_and_readiness_differ(rest: Rest) -> None:
-    for path in ("/healthz", "/"):
-        assert (await rest.get(path)).json() == {"status": "alive"}
+    assert (await rest.get("/healthz")).json() == {"status": "alive"}
+    root = (await rest.get("/")).json()
+    assert (root["status"], root["server"]) == ("alive", "tpuserve")
+    for path in root["paths"].values():
+        assert (await rest.get(path)).status_code == 200
     ready = await rest.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"ready": True, "reason": ""})
     rest.service.set_ready("draining")

@@ -299,6 +299,9 @@ def test_exposed_key_and_expiring_certificate_are_warnings(
     exposed, expiring = checked.messages("warning", "--ssl_config_file")
     assert exposed == f"Other users can read the secret in '{file}' (mode 0644). Run: chmod o= '{file}'"
     assert said in expiring
+    flags = (f"--model_base_path={base_path}", f"--tls_cert_file={own.cert}", f"--tls_key_file={own.key}")
+    [expiring] = check(*flags).messages("warning", "--tls_cert_file")
+    assert expiring.startswith(f"A certificate of '{own.cert}' {said} ")
 
 
 def test_base_path_that_any_user_can_write_to_is_a_warning(base_path: Path) -> None:
@@ -325,6 +328,20 @@ def test_certificates_are_read(tmp_path: Path, base_path: Path) -> None:
         "error", "--ssl_config_file"
     )
     assert "server_key is not a PEM private key" in found
+
+
+def test_pem_files_are_checked_together(tmp_path: Path, base_path: Path) -> None:
+    own, other = Authority(tmp_path).server, Authority(tmp_path).server
+    for pem in (own, other):
+        pem.key.chmod(0o600)
+    flags = (f"--model_base_path={base_path}", f"--tls_cert_file={own.cert}")
+    valid = check(*flags, f"--tls_key_file={own.key}")
+    assert (valid.exit_code, valid.messages("warning", "--tls_cert_file")) == (0, [])
+    assert valid.messages("ok", "--tls_cert_file") == [f"'{own.cert}' is valid"]
+    [found] = check(*flags, f"--tls_key_file={other.key}").messages("error", "--tls_cert_file")
+    assert found == f"Key '{other.key}' does not belong to certificate '{own.cert}'."
+    [found] = check(*flags, f"--tls_key_file={own.cert}").messages("error", "--tls_cert_file")
+    assert found.startswith(f"Key '{own.cert}' is not a PEM private key: ")
 
 
 def test_credentials_are_read(tmp_path: Path, base_path: Path) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tpuserve_formats.messages.model_server_config import ModelServerConfig, configuration_sha256
 from tpuserve_formats.messages.official import ReloadConfigRequest
 from tpuserve_server.core.models.change_record import ChangeRecord
 from tpuserve_server.core.models.model_config import ModelConfig
@@ -40,8 +41,8 @@ def test_an_empty_file_configures_no_model(tmp_path: Path) -> None:
     ("text", "where"),
     [
         (
-            "model_config_list {\n  config { nam: 'x' }\n}",
-            '2:12: Message type "tensorflow.serving.ModelConfig" has no field named "nam"',
+            "model_config_list {\n  config { nme: 'x' }\n}",
+            '2:12: Message type "tensorflow.serving.ModelConfig" has no field named "nme"',
         ),
         ("model_config_list {\n  config { name: 3 }\n}", "2:18: Expected string but found: '3'"),
         ("model_config_list {", '1:19: Expected "}"'),
@@ -116,6 +117,13 @@ def test_an_unusable_file_is_an_error(tmp_path: Path) -> None:
         read_models(models, model_config_file(models))
 
 
+def sha256_of(*names: str) -> str:
+    config = ModelServerConfig()
+    for name in names:
+        config.model_config_list.config.add(name=name, base_path=f"/{name}", model_platform="tensorflow")
+    return configuration_sha256(config)
+
+
 def test_changes_of_clients_refer_to_the_text_of_the_file_in_force(tmp_path: Path) -> None:
     path = tmp_path / "models.config"
     models = ModelSettings(model_config_file=path)
@@ -129,7 +137,8 @@ def test_changes_of_clients_refer_to_the_text_of_the_file_in_force(tmp_path: Pat
 
     path.write_text(FILE.format("a"))
     file = model_config_file(models, record)
-    assert read_start_models(models, file, record).names == ["a"]
+    first = read_start_models(models, file, record)
+    assert (first.names, first.sha256) == (["a"], sha256_of("a"))
     record.write(request.SerializeToString(), ["c"])
     assert start() == ["b"]
     # A file that the last process has not read is newer than the reload.
@@ -137,6 +146,7 @@ def test_changes_of_clients_refer_to_the_text_of_the_file_in_force(tmp_path: Pat
     assert start() == ["d"]
     # A reload after it is newer than the file.
     assert file is not None
-    file.poll(lambda configs: None)
+    file.poll(lambda configs, sha256: None)
     record.write(request.SerializeToString(), [])
     assert start() == ["b", "c"]
+    assert read_start_models(models, model_config_file(models), record).sha256 == sha256_of("b", "c")

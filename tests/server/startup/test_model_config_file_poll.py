@@ -24,12 +24,14 @@ class Applied:
 
     def __init__(self) -> None:
         self.names: list[list[str]] = []
+        self.hashes: list[str] = []
         self.refusal: str | None = None
 
-    def __call__(self, configs: tuple[ModelConfig, ...]) -> None:
+    def __call__(self, configs: tuple[ModelConfig, ...], sha256: str) -> None:
         if self.refusal:
             raise FailedPrecondition(self.refusal)
         self.names.append([config.name for config in configs])
+        self.hashes.append(sha256)
 
 
 @pytest.fixture
@@ -73,6 +75,9 @@ def test_a_change_is_applied_once(poller: Poller, file: Path, applied: Applied) 
     poller.poll()
     poller.poll()
     assert applied.names == [["a", "b"]]
+    file.write_text(f"# Only a comment is new.\n{models('b', 'a')}")
+    poller.poll()
+    assert applied.hashes == [applied.hashes[0]] * 2
 
 
 def test_a_change_within_one_tick_of_the_clock_is_seen(poller: Poller, file: Path, applied: Applied) -> None:
@@ -132,7 +137,7 @@ def test_the_thread_looks_by_itself_and_survives_a_defect(file: Path) -> None:
     calls: list[str] = []
     done = threading.Event()
 
-    def apply(configs: tuple[ModelConfig, ...]) -> None:
+    def apply(configs: tuple[ModelConfig, ...], sha256: str) -> None:
         calls.append(configs[0].name)
         if len(calls) == 1:
             raise ZeroDivisionError
@@ -155,7 +160,7 @@ def test_with_zero_seconds_only_a_request_polls_the_file(file: Path, caplog: pyt
     applied: queue.Queue[str] = queue.Queue()
     asked = ModelConfigFile(file, poll_wait_s=0)
     asked.read()
-    asked.watch(lambda configs: applied.put(configs[0].name))
+    asked.watch(lambda configs, sha256: applied.put(configs[0].name))
     try:
         for name in ("b", "c"):
             file.write_text(models(name))

@@ -1,4 +1,5 @@
 import importlib
+import re
 import sys
 import tomllib
 from importlib.metadata import version
@@ -10,6 +11,8 @@ from click.testing import CliRunner, Result
 from tests.deploy.dockerfile import ROOT
 from tests.support.upstream_flags import UPSTREAM_FLAGS
 from tpuserve_server.startup.command import serve
+from tpuserve_server.startup.flag_help import COMMON_FLAGS
+from tpuserve_server.startup.settings import flags
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
@@ -133,12 +136,41 @@ def test_help_shows_examples_and_exit_codes() -> None:
     assert "0    the server drained after SIGTERM" in result.output
 
 
-def test_help_lists_flags_by_section() -> None:
-    lines = invoke("--help").output.splitlines()
-    titles = ["Listening:", "Models:", "Batching:", "Devices:", "Runtime:", "Operations:", "About:"]
-    positions = [lines.index(title) for title in titles]
-    assert positions == sorted(positions)
-    assert lines.index("Models:") < next(n for n, line in enumerate(lines) if "--model_name" in line) < positions[2]
+def flags_in(help_text: str) -> list[str]:
+    return re.findall(r"^  (?:-h, )?--(\w+)", help_text, re.MULTILINE)
+
+
+def test_help_shows_the_common_flags_by_section_and_the_way_to_the_others() -> None:
+    output = invoke("--help").output
+    assert set(flags_in(output)) == {*COMMON_FLAGS.split(), "check_config", "version", "help"}
+    assert flags_in(output)[:2] == ["model_name", "model_base_path"]
+    titles = re.findall(r"^(\w[\w ]*):$", output, re.MULTILINE)
+    assert titles[:4] == ["Models", "Listening", "Batching", "Devices"]
+    assert "--help=all" in output
+    # Two screens, with examples and exit codes.
+    assert len(output.splitlines()) < 115
+
+
+def test_help_of_a_group_shows_all_of_its_flags_and_nothing_else() -> None:
+    output = invoke("--help=batching").output
+    assert flags_in(output) == [flag.name for flag in flags() if flag.setting.section == "Batching"]
+    assert "Examples" not in output
+
+
+def test_help_marks_the_flag_that_is_refused() -> None:
+    assert re.search(r"--use_alts_credentials BOOL\s+Refused. Use", invoke("--help=tensorflow-serving").output)
+
+
+def test_help_of_all_groups_shows_every_flag_once() -> None:
+    listed = flags_in(invoke("--help=all").output)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {option.name for option in serve.params} | {"help"}
+
+
+def test_help_of_an_unknown_group_lists_the_groups() -> None:
+    result = invoke("--help=gpu")
+    assert result.exit_code == 2
+    assert "'gpu' is not one of 'common', 'models', 'listening', 'batching'" in result.output
 
 
 def test_version_is_this_servers_and_tensorflows() -> None:

@@ -82,10 +82,13 @@ def test_reports_end_when_every_model_serves_or_has_failed(registry: ModelRegist
     assert (first.settled, first.waiting) == (False, "no version available for: bad, good")
     assert first.listening == LISTENING
     registry.failed(begin(registry, "bad"), Internal("no weights"))
-    assert [report.failures for report in reader.read()] == [(f"bad version 1: no weights {AGAIN}",)]
+    loading, failed = reader.read()
+    assert loading.waiting == "loading: bad (version 1); no version available for: good"
+    assert failed.failures == (f"bad version 1: no weights {AGAIN}",)
     assert not reader.has_ended()
     make_available(registry, "good")
-    (last,) = reader.read()
+    loading, last = reader.read()
+    assert (loading.settled, loading.waiting) == (False, "loading: good (version 1)")
     assert (last.settled, last.failures) == (True, (f"bad version 1: no weights {AGAIN}",))
     assert reader.has_ended()
     registry.unloading(ServableId("good", 1))

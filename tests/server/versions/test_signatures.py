@@ -1,14 +1,17 @@
 """Tests for `--require_signed` at the load of a version: every change of a signed version is refused by name."""
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.support.saved_models import write_manifest
-from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.manifest import BUNDLE_FILE, MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.bundle import make_bundle
 from tpuserve_formats.signing.keys import key_id
 from tpuserve_formats.signing.signature import SignatureFile, VersionSignature
 from tpuserve_formats.version_reports import EXPORT_REPORT
@@ -80,3 +83,39 @@ def test_a_signature_of_any_size_is_not_read(version: Path) -> None:
         file.truncate(2**40)
     with pytest.raises(FailedPrecondition, match=r"manifest\.sig\.json has more than 1 MiB"):
         check(version)
+
+
+ECDSA = ec.generate_private_key(ec.SECP256R1())
+ECDSA_ID = key_id(ECDSA.public_key())
+BOTH = RequiredSignatures({ID: KEY.public_key(), ECDSA_ID: ECDSA.public_key()})
+
+
+@pytest.fixture
+def bundled(version: Path) -> Path:
+    """Return the version with a signature in the form of OpenSSF Model Signing alone."""
+    (version / SIGNATURE_FILE).unlink()
+    files = ("saved_model.pb", MANIFEST_FILE.as_posix())
+    digests = {name: hashlib.sha256((version / name).read_bytes()).hexdigest() for name in files}
+    (version / BUNDLE_FILE).write_bytes(make_bundle(digests, "m/3", (), ECDSA))
+    return version
+
+
+def test_a_bundle_of_openssf_is_a_signature(bundled: Path) -> None:
+    signed = BOTH.check(bundled, ServableId("m", 3))
+    assert (signed.signer, set(signed.manifest.files)) == (ECDSA_ID, {"saved_model.pb"})
+    with pytest.raises(FailedPrecondition, match="signs 'm/3', and this is other version 3"):
+        BOTH.check(bundled, ServableId("other", 3))
+    with pytest.raises(FailedPrecondition, match=rf"is signed by {ECDSA_ID}, which is not trusted"):
+        SIGNATURES.check(bundled, ServableId("m", 3))
+    (bundled / "extra").touch()
+    with pytest.raises(FailedPrecondition, match="the signed manifest does not list extra"):
+        BOTH.check(bundled, ServableId("m", 3))
+
+
+def test_either_signature_is_enough_and_both_reasons_are_given(bundled: Path) -> None:
+    (bundled / SIGNATURE_FILE).write_text("no")
+    assert BOTH.check(bundled, ServableId("m", 3)).signer == ECDSA_ID
+    write_manifest(bundled)
+    (bundled / MANIFEST_FILE).write_bytes((bundled / MANIFEST_FILE).read_bytes() + b"\n")
+    with pytest.raises(FailedPrecondition, match=r"manifest\.sig\.json cannot be read; model\.sig by .* has changed"):
+        BOTH.check(bundled, ServableId("m", 3))

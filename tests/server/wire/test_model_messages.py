@@ -129,8 +129,16 @@ def test_the_metrics_of_the_export_are_sent_on_request() -> None:
     assert metadata_to_json(metadata, ["tpuserve_evaluation"])["metadata"]["tpuserve_evaluation"] == evaluation  # type: ignore[index]  # JSON
 
 
+def test_the_hash_of_the_configuration_is_sent_on_request() -> None:
+    metadata = replace(METADATA, configuration_sha256="ab12")
+    response = GetModelMetadataResponse.FromString(encode_metadata_response(metadata, {"tpuserve_configuration"}))
+    struct = Struct()
+    assert response.metadata["tpuserve_configuration"].Unpack(struct)
+    assert dict(struct) == {"sha256": "ab12"}
+
+
 def test_a_version_without_tpuserves_own_fields_answers_without_them() -> None:
-    fields = ["tpuserve_labels", "tpuserve_precision", "tpuserve_evaluation"]
+    fields = ["tpuserve_labels", "tpuserve_precision", "tpuserve_evaluation", "tpuserve_configuration"]
     response = GetModelMetadataResponse.FromString(encode_metadata_response(METADATA, fields))
     assert not response.metadata
     assert metadata_to_json(METADATA, [*fields, "strange"]) == metadata_to_json(METADATA)

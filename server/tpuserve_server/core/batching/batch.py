@@ -46,6 +46,8 @@ class BatchPolicy:
     departure = Departure.AT_ONCE
     # Whether it accepts requests by an objective instead of their deadlines, and learns from the latency of responses.
     has_objective = False
+    # The latency objective, in seconds.
+    objective_s: float = math.inf
 
     def __init__(self, deadlines: DeadlineCheck) -> None:
         """Refuse requests that miss their deadline by `deadlines`, whose device runs the batches."""
@@ -86,6 +88,10 @@ class BatchPolicy:
         """Return the expected seconds on the device of a waiting batch that grows for `wait_s` before it starts."""
         return batch.work_s
 
+    def full_rows(self, max_rows: int, lengths: tuple[int, ...]) -> int:
+        """Return the most rows of a batch, of at most `max_rows`, while more requests wait than can be answered."""
+        return max_rows
+
     def taken(self, tasks: Sequence[Task]) -> None:
         """Record that these tasks have left the queue as a batch."""
 
@@ -121,8 +127,8 @@ class SignatureRules:
     """
 
     __slots__ = (
-        "_mean_s", "_runs_s", "_uses_left", "buckets", "enqueued", "free_rows", "has_equal_rows", "latest_run_s",
-        "max_rows", "max_task_rows", "name", "pads", "policy", "sequences", "splits", "waiting",
+        "_mean_s", "_prices_s", "_runs_s", "_uses_left", "buckets", "enqueued", "free_rows", "has_equal_rows",
+        "latest_run_s", "max_rows", "max_task_rows", "name", "pads", "policy", "sequences", "splits", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +159,7 @@ class SignatureRules:
         self.latest_run_s = 0.0
         # Expected seconds by rows and lengths, for this many batches.
         self._runs_s: dict[tuple[int, tuple[int, ...]], float] = {}
+        self._prices_s: dict[tuple[int, tuple[int, ...]], float] = {}
         self._uses_left = _BATCHES_A_LOOK
         self.buckets = options.buckets if options else ()
         self._mean_s: RunCost = partial(costs.mean_s, signature.name)
@@ -188,6 +195,22 @@ class SignatureRules:
             run_s = self._runs_s[key] = self._look_up_s(rows, lengths)
         return run_s
 
+    def price_s(self, task: Task) -> float:
+        """Return the seconds of the device that a request needs under full load, or 0 if they are unknown.
+
+        It is the request's share of the batch size that costs least for each such request, among the sizes that the
+        policy uses under full load. A rate of requests times this price is 1 if all capacity is used.
+        """
+        if not task.shareable:
+            return self.run_s(task.rows, task.lengths)
+        key = (task.rows, task.lengths)
+        price_s = self._prices_s.get(key)
+        if price_s is None:
+            price_s = self._look_up_price_s(task.rows, task.lengths)
+            if price_s and len(self._prices_s) < _MOST_RUNS:
+                self._prices_s[key] = price_s
+        return price_s
+
     def left(self, run_s: float) -> None:
         """Record that a whole batch has left that should run for `run_s`. Costs are looked up again now and then."""
         self.latest_run_s = run_s
@@ -195,6 +218,7 @@ class SignatureRules:
         if not self._uses_left:
             self._uses_left = _BATCHES_A_LOOK
             self._runs_s.clear()
+            self._prices_s.clear()
 
     def may_cut(self, task: Task) -> bool:
         """Return whether a waiting task may run in parts.
@@ -209,6 +233,21 @@ class SignatureRules:
             return self._mean_s(choose_bucket(rows, self.buckets), lengths) or 0.0
         full, last = divmod(rows, self.max_rows)
         return full * self.run_s(self.max_rows, lengths) + (self.run_s(last, lengths) if last else 0.0)
+
+    def _look_up_price_s(self, rows: int, lengths: tuple[int, ...]) -> float:
+        if rows > self.max_rows:
+            full, last = divmod(rows, self.max_rows)
+            rest_s = self._look_up_price_s(last, lengths) if last else 0.0
+            return full * self._look_up_price_s(self.max_rows, lengths) + rest_s
+        most = max(self.policy.full_rows(self.max_rows, lengths), rows)
+        powers = (rows << power for power in range((most // rows).bit_length()))
+        least_s = math.inf
+        for size in self.buckets or (*powers, most):
+            if rows <= size <= choose_bucket(most, self.buckets) and (run_s := self._mean_s(size, lengths)):
+                held = min(size, most)
+                # Rows of a size that are no whole request stay empty, unless requests may be cut.
+                least_s = min(least_s, run_s * rows / held if self.splits else run_s / (held // rows))
+        return least_s if least_s < math.inf else 0.0
 
 
 class Batch:

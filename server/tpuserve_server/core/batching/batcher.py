@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.arrays import MAX_BUFFER_BYTES, BatchBuffers
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
+from tpuserve_server.core.batching.demand import Demand
 from tpuserve_server.core.batching.device_queue import DeadlineCheck, DeviceQueue, HostDelay
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
@@ -97,8 +98,10 @@ class Batcher:
         )
         signatures = servable.signatures
         self._objectives = frozenset(name for name in signatures if self._queue.policy(name).has_objective)
+        # The device time that requests have needed, admitted or refused.
+        self.demand = Demand(threads)
         # Checks requests before they are decoded.
-        self.refusals = Refusals(self._queue, deadlines, self._lock, self._clock, self._metrics)
+        self.refusals = Refusals(self._queue, deadlines, self._lock, self._clock, self._metrics, self.demand)
         self._stopping = False
         self._threads = RunThreads(self._clock) if services.threads is None else services.threads
         self._threads.join(threads)
@@ -176,10 +179,14 @@ class Batcher:
             try:
                 if self._queue.add(task):
                     self._loop_runner.wake_soon(loop)
+                self.demand.arrived(self._queue.price_s(task), task.priority)
             except Unavailable:
+                self.demand.arrived(self._queue.price_s(task), task.priority)
                 self._metrics.task_dropped(servable=self._id, reason="queue_full", priority=task.priority)
                 raise
             except TooLate:
+                if self._queue.is_possible(task.signature_name, task.deadline, task.enqueued_s):
+                    self.demand.arrived(self._queue.price_s(task), task.priority)
                 self.refusals.refused(task.priority, task.enqueued_s)
                 raise
 
@@ -308,6 +315,8 @@ class Batcher:
             self._hung.ended()
             self._workers[thread].is_hung = False
             self._threads.restore()
+        if not batch.run_s:
+            self.demand.ran(run_s)
         first = batch.tasks[0]
         policy = self._queue.policy(first.signature_name, first.priority)
         if errors_s := policy.answered(batch.tasks, run_s, now_s):

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -245,6 +245,8 @@ class CostModel:
         """Start without known costs."""
         self._lock = threading.Lock()
         self._curves: dict[_Key, CostCurve] = {}
+        # The fastest run of each signature, whatever its size and lengths.
+        self._fastest_s: dict[str, float] = {}
 
     def learn(self, signature_name: str, rows: int, run_s: float, lengths: tuple[int, ...] = ()) -> float:
         """Add a run of `rows` rows, including padding, that took `run_s` seconds. Cheap: called after each batch.
@@ -256,7 +258,17 @@ class CostModel:
             curve = self._curves.get((signature_name, lengths))
             if curve is None:
                 curve = self._add((signature_name, lengths))
+            if run_s < self._fastest_s.get(signature_name, math.inf):
+                self._fastest_s[signature_name] = run_s
             return curve.learn(rows, run_s)
+
+    def fastest_s(self, signature_names: Iterable[str]) -> float:
+        """Return the seconds of the fastest run of these signatures, or 0 if one of them has not run.
+
+        A slow neighbour changes the means but not this lower bound of what an idle device needs.
+        """
+        with self._lock:
+            return min((self._fastest_s.get(name, 0.0) for name in signature_names), default=0.0)
 
     def cost(self, signature_name: str, rows: int, lengths: tuple[int, ...] = ()) -> Cost | None:
         """Return the cost of a run of `rows` rows: measured, or by the line, or None if neither is known."""

@@ -10,7 +10,9 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
+from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.types import ServableId
 
 
@@ -29,6 +31,13 @@ class _Model:
         self.weights: list[tuple[int, float]] = []
 
 
+class BusyTimes(NamedTuple):
+    """Seconds in which any model had a slot, and the sum over models of the seconds in which each had one."""
+
+    any_s: float
+    models_s: float
+
+
 class DeviceShare:
     """The slots of a device: the batches that it runs at a time. Thread-safe: `_lock` guards all state.
 
@@ -36,7 +45,7 @@ class DeviceShare:
     a turn waits. Slots pass directly from turn to turn, so that a later turn cannot take one in between.
     """
 
-    def __init__(self, slots: int, *, only_weighted: bool = False) -> None:
+    def __init__(self, slots: int, *, only_weighted: bool = False, clock: Clock | None = None) -> None:
         """Share `slots` slots, at least 1. With `only_weighted` there is no limit while all weights are equal."""
         # The share of event loops that run batches themselves.
         self.loops = LoopShare()
@@ -45,6 +54,11 @@ class DeviceShare:
         self._only_weighted = only_weighted
         self._slots: float = slots
         self._used = 0
+        self._clock = clock or SystemClock()
+        # The models with a slot, since `_changed_s`, and the seconds before that.
+        self._busy = 0
+        self._changed_s = 0.0
+        self._any_s = self._models_s = 0.0
         self._models: dict[str, _Model] = {}
         # Waiting models, ordered by the time since each last got a slot, the longest first.
         self._waiting: list[_Model] = []
@@ -80,6 +94,12 @@ class DeviceShare:
         """
         with self._lock:
             return Turn(self, self._models[servable_id.name], on_called)
+
+    def busy_times(self) -> BusyTimes:
+        """Return the seconds up to now. Models whose runs overlap on one device delay each other."""
+        with self._lock:
+            self._count_busy(0)
+            return BusyTimes(self._any_s, self._models_s)
 
     def _line_up(self, turn: "Turn") -> bool:
         """Put the turn in line, and hand on its slot, possibly to itself. Return whether the turn must wait."""
@@ -120,9 +140,21 @@ class DeviceShare:
         if model.virtual_s > self._furthest_s:
             self._furthest_s = model.virtual_s
 
+    def _count_busy(self, change: int) -> None:
+        """Record that `change` more models have a slot from now on."""
+        now_s = self._clock.monotonic_s()
+        if self._busy:
+            passed_s = now_s - self._changed_s
+            self._any_s += passed_s
+            self._models_s += passed_s * self._busy
+        self._changed_s = now_s
+        self._busy += change
+
     def _begin(self, turn: "Turn") -> None:
         turn.has_slot = turn.is_new = True
         turn.model.slots += 1
+        if turn.model.slots == 1:
+            self._count_busy(1)
         self._used += 1
         self._virtual_s = max(self._virtual_s, turn.model.virtual_s)
 
@@ -131,6 +163,8 @@ class DeviceShare:
         turn.has_slot = False
         turn.model.slots -= 1
         self._used -= 1
+        if not turn.model.slots:
+            self._count_busy(-1)
 
     def _next(self) -> _Model:
         # `_waiting` is in order of arrival, so the first of equals has waited longest.

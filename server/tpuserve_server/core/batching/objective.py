@@ -153,6 +153,13 @@ class ObjectivePolicy(BatchPolicy):
         sizes = self._sizes(task.lengths)[0] if task.shareable else None
         return batch.work_s if sizes is None else sizes.mean_s[sizes.index(batch.rows + int(self._rate * wait_s))]
 
+    def full_rows(self, max_rows: int, lengths: tuple[int, ...]) -> int:
+        """Implement BatchPolicy.full_rows: the planned size at an unlimited rate of requests."""
+        sizes = self._sizes(lengths)[0]
+        if sizes is None:
+            return max_rows
+        return sizes.rows[choose_target(sizes, self.latency_s, self._margin, math.inf)]
+
     # The events.
 
     def taken(self, tasks: Sequence[Task]) -> None:

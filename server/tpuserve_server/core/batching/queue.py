@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from tpuserve_server.core.batching.arrays import choose_bucket
 from tpuserve_server.core.batching.backlog import Backlog, ready_s
-from tpuserve_server.core.batching.batch import Batch, BatchPolicy
+from tpuserve_server.core.batching.batch import Batch, BatchPolicy, SignatureRules
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.cost_model import CostModel
+from tpuserve_server.core.batching.demand import Demand
 from tpuserve_server.core.batching.device_queue import DeadlineCheck
 from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.policies import POLICIES
@@ -54,6 +55,7 @@ class BatchQueue:
             for name in signatures
         }
         low_policies = {name: policy.for_low_priority() for name, policy in policies.items()}
+        self._costs = costs
         # Tasks that `take` has dropped because they cannot be in time. The owner answers them and clears the list.
         self.hopeless: list[Task] = []
         self._high = Backlog(signatures, options, policies, max_enqueued_batches, costs, deadlines, self.hopeless)
@@ -132,12 +134,27 @@ class BatchQueue:
 
     def policy(self, signature_name: str, priority: Priority = Priority.HIGH) -> BatchPolicy:
         """Return the policy of a signature."""
-        return (self._low if priority else self._high).rules[signature_name].policy
+        return self._rules(signature_name, priority).policy
+
+    def price_s(self, task: Task) -> float:
+        """Return the seconds of the device that a task needs under full load. See `SignatureRules.price_s`."""
+        return self._rules(task.signature_name, task.priority).price_s(task)
+
+    def is_possible(self, signature_name: str, deadline: Deadline, now_s: float) -> bool:
+        """Return whether an idle server might answer a request that arrives now, by the fastest run of the signature.
+
+        A request that no server can answer is no demand. The mean would not do: an overload raises it, and the demand
+        would then fall while the server refuses most requests.
+        """
+        rules = self._high.rules.get(signature_name)
+        if rules is None:
+            return True
+        return self._costs.fastest_s((signature_name,)) < min(deadline.remaining_s(now_s), rules.policy.objective_s)
 
     def run_s(self, tasks: Sequence[Task]) -> float:
         """Return the expected seconds on the device of a batch of these tasks, or 0 if they are unknown."""
         rows = tasks[0].rows if len(tasks) == 1 else sum(task.rows for task in tasks)
-        return self._high.rules[tasks[0].signature_name].run_s(rows, tasks[0].lengths)
+        return self._rules(tasks[0].signature_name, tasks[0].priority).run_s(rows, tasks[0].lengths)
 
     def next_s(self) -> float:
         """Return when a batch will be ready if no request arrives, or `inf` if none waits."""
@@ -149,6 +166,10 @@ class BatchQueue:
         for backlog in (self._high, self._low):
             for rules in backlog.rules.values():
                 rules.policy.hurry()
+
+    def _rules(self, signature_name: str, priority: Priority) -> SignatureRules:
+        """Return the rules of a signature. Those of a priority look up costs again as batches of it leave."""
+        return (self._low if priority else self._high).rules[signature_name]
 
     def _filled(self, batch: Batch, tasks: list[Task]) -> list[Task]:
         """Return `tasks` and those of low priority that take the place of padding, where they cost nothing.
@@ -180,14 +201,16 @@ class Refusals:
         lock: threading.RLock,
         clock: Clock,
         metrics: BatchMetrics,
+        demand: Demand,
     ) -> None:
-        """Check the requests of `queue`, which `lock` guards."""
+        """Check the requests of `queue`, which `lock` guards, and count those that it refuses unread in `demand`."""
         self._id = deadlines.servable_id
         self._queue = queue
         self._deadlines = deadlines
         self._lock = lock
         self._clock = clock
         self._metrics = metrics
+        self._demand = demand
         # Requests are checked before they are decoded until then. 0 if none has been refused for a while.
         self.until_s = 0.0
 
@@ -200,14 +223,16 @@ class Refusals:
         if not self.until_s:
             return
         now_s = self._clock.monotonic_s()
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 self._queue.check_deadline(signature_name, deadline, priority, now_s)
-                if now_s > self.until_s:
-                    self.until_s = 0.0
-        except TooLate:
-            self.refused(priority, now_s)
-            raise
+            except TooLate:
+                if self._queue.is_possible(signature_name, deadline, now_s):
+                    self._demand.refused_unread(priority)
+                self.refused(priority, now_s)
+                raise
+            if now_s > self.until_s:
+                self.until_s = 0.0
 
     def lateness_s(self, deadline: Deadline, now_s: float) -> float:
         """Return by how many seconds a request of high priority for any signature would miss its deadline, or 0.

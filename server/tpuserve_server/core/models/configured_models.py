@@ -72,9 +72,10 @@ class ConfiguredModels:
     """Applies configurations at start-up, from the poll of --model_config_file, and from HandleReloadConfigRequest.
 
     A configuration is accepted or refused as a whole. It also replaces what `unload` and `load` changed since the last
-    one. `_given` is that configuration, and `_configs` are the models in force. `_loaded_along` are those of them that
-    only the load of an ensemble put back. `_request` is the client's reload in force, or None if the configuration is
-    the operator's. `_lock` guards these. A change holds it, except while it waits for models.
+    one. `_given` is that configuration, whose hash the registry has. `_configs` are the models in force.
+    `_loaded_along` are those of them that only the load of an ensemble put back. `_request` is the client's reload in
+    force, or None if the configuration is the operator's. `_lock` guards these. A change holds it, except while it
+    waits for models.
     """
 
     def __init__(
@@ -115,10 +116,12 @@ class ConfiguredModels:
         configs: Sequence[ModelConfig],
         changes: Changes | None = None,
         reloaded: Sequence[ModelConfig] | None = None,
+        sha256: str = "",
     ) -> None:
         """Take the first configuration without loading anything. Its labels may wait for versions not yet known.
 
         `changes` are those that clients made in the process before, and `reloaded` are the models of its reload.
+        `sha256` is the hash of the configuration that takes effect.
 
         Raises:
             InvalidArgument: as `begin`.
@@ -132,9 +135,12 @@ class ConfiguredModels:
             self._given = {config.name: config for config in given}
             self._request = changes.request
             self._put_in_force([config for config in given if config.name not in changes.unloaded])
+            self._registry.configuration_sha256 = sha256
 
-    def begin(self, configs: Sequence[ModelConfig]) -> Transition:
+    def begin(self, configs: Sequence[ModelConfig], sha256: str = "") -> Transition:
         """Replace the current configuration by the operator's. Reads base paths, but waits for no load.
+
+        `sha256` is the hash of the configuration, or empty without a ModelServerConfig.
 
         Raises:
             InvalidArgument: the configuration breaks a rule of `configuration_rules.py`. The old one stays in force.
@@ -142,9 +148,9 @@ class ConfiguredModels:
                 would be removed. The old one stays.
         """
         with self._lock:
-            return self._begin(configs, None)
+            return self._begin(configs, None, sha256)
 
-    def reload(self, configs: Sequence[ModelConfig], request: bytes) -> Transition:
+    def reload(self, configs: Sequence[ModelConfig], request: bytes, sha256: str = "") -> Transition:
         """Replace the current configuration by a client's, as `begin` does. `request` is its message.
 
         Raises:
@@ -152,7 +158,7 @@ class ConfiguredModels:
             ServingError: as `begin`.
         """
         with self._lock:
-            return self._begin(configs, request)
+            return self._begin(configs, request, sha256)
 
     def apply(self, configs: Sequence[ModelConfig], *, deadline: Deadline) -> None:
         """Call `begin`, then block until the new models and the versions that labels wait for are available.
@@ -241,7 +247,7 @@ class ConfiguredModels:
             if self._configs:
                 on_configured(tuple(self._configs.values()))
 
-    def _begin(self, configs: Sequence[ModelConfig], request: bytes | None) -> Transition:
+    def _begin(self, configs: Sequence[ModelConfig], request: bytes | None, sha256: str) -> Transition:
         if self._given and not configs and not self._rules.no_models:
             raise FailedPrecondition(
                 "The configuration has no models, so the server would stop serving. Start the server with "
@@ -260,6 +266,8 @@ class ConfiguredModels:
         self._loaded_along.clear()
         self._request = request
         self._put_in_force(configs)
+        # After the labels: a client that sees the hash gets the labels of this configuration.
+        self._registry.configuration_sha256 = sha256
         self._keep_changes()
         return Transition(self._registry, new, labelled, self._clock)
 

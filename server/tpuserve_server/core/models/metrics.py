@@ -7,7 +7,7 @@ from typing import Protocol
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.models.response_cache import VersionResponses
-from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.errors import Code, Fault
 from tpuserve_server.core.terms.types import ServableId, State
 
 
@@ -31,6 +31,10 @@ class Metrics(BatchMetrics, Protocol):
         `model` is empty if the request named no existing model. `version` is None and `signature` is empty if the
         server found none. `trace_id` is empty for a request that is not traced.
         """
+        ...
+
+    def request_failed(self, *, model: str, version: int | None, method: str, code: Code, fault: Fault) -> None:
+        """Record a request that a front-end has answered with an error, beside `request_finished`."""
         ...
 
     def answers_of(

@@ -1,6 +1,6 @@
 """ModelRecord: the state of one model and its versions in the registry. The registry's lock guards all of it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
@@ -24,7 +24,8 @@ class VersionRecord:
     """One version.
 
     `waits` is the reason for a pending retry of a failed load, or empty. The status has others too. `remark` is for the
-    status: what happened to the record of this version before.
+    status: what happened to the record of this version before. `loading_since_s` is the monotonic time at which its
+    load began.
     """
 
     aspired: AspiredVersion
@@ -35,6 +36,7 @@ class VersionRecord:
     handles: int = 0
     waits: str = ""
     remark: str = ""
+    loading_since_s: float | None = None
 
     def status(self) -> VersionStatus:
         """Return the status that clients see."""
@@ -317,6 +319,16 @@ class ModelRecord:
             return ", ".join(f"version {number} is {version.state.name}" for number, version in versions)
         return self.arriving.describe() or "no version directory found"
 
+    def describe_loads(self, now_s: float) -> str:
+        """Describe the versions that load or are about to, such as `version 3, 12 s`, or return ""."""
+        loading = {
+            number: version.loading_since_s
+            for number, version in sorted(self.versions.items())
+            if version.is_aspired and version.state in (State.START, State.LOADING) and not version.waits
+        }
+        times = {number: 0 if since_s is None else int(now_s - since_s) for number, since_s in loading.items()}
+        return "; ".join(f"version {number}{f', {taken_s} s' if taken_s else ''}" for number, taken_s in times.items())
+
     def _describe_start(self) -> str:
         if self.wanted is None:
             return "no report on its base path yet"
@@ -404,14 +416,14 @@ def loaded_of(models: Mapping[str, ModelRecord]) -> list[tuple[ServableId, Loade
     return [(version.aspired.servable, version.loaded) for version in versions if version.loaded is not None]
 
 
-def why_not_ready(models: Mapping[str, ModelRecord]) -> str:
+def why_not_ready(models: Mapping[str, ModelRecord], now_s: float) -> str:
     """Return why a server with these models is not ready, as `ModelRegistry.why_not_ready` describes, or ""."""
     if not models:
         return "no model is configured"
     missing = [name for name, model in models.items() if model.latest is None and not model.is_listed_on_demand]
     awaited = [name for name in missing if models[name].is_awaited and not models[name].has_failed()]
     if awaited or len(missing) == len(models):
-        return _describe_missing(models, awaited or missing)
+        return _describe_missing({name: models[name] for name in awaited or missing}, now_s)
     if hung := [f"{name} ({why})" for name, model in models.items() if (why := model.why_hung())]:
         return f"no response from: {', '.join(hung)}"
     starting = {name: model.settle_start() for name, model in models.items() if model.is_awaited}
@@ -424,10 +436,14 @@ def is_starting(models: Mapping[str, ModelRecord]) -> bool:
     return any(model.is_awaited and not model.has_failed() and model.settle_start() != "" for model in models.values())
 
 
-def _describe_missing(models: Mapping[str, ModelRecord], names: Iterable[str]) -> str:
-    reasons = {name: models[name].arriving.describe() for name in names}
-    described = [f"{name} ({reason})" if reason else name for name, reason in reasons.items()]
-    return f"no version available for: {', '.join(described)}"
+def _describe_missing(models: Mapping[str, ModelRecord], now_s: float) -> str:
+    """Describe models without a version: those that only load need no action."""
+    loads = {name: model.describe_loads(now_s) for name, model in models.items()}
+    lacks = {name: models[name].arriving.describe() for name, loading in loads.items() if not loading}
+    loading = [f"{name} ({described})" for name, described in loads.items() if described]
+    missing = [f"{name} ({reason})" if reason else name for name, reason in lacks.items()]
+    parts = {"loading": loading, "no version available for": missing}
+    return "; ".join(f"{words}: {', '.join(names)}" for words, names in parts.items() if names)
 
 
 # A model may have dozens of signatures, and a signature dozens of lengths.

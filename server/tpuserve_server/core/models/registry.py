@@ -99,6 +99,8 @@ class ModelRegistry:
         self.serving: tuple[Loaded, ...] = ()
         # The models of which a version has or had a response cache. Requests read it without a lock.
         self.cached_models: set[str] = set()
+        # Hash of the configuration in force, or "" if flags are the configuration. ConfiguredModels sets it.
+        self.configuration_sha256 = ""
 
     # Called for requests.
 
@@ -181,7 +183,7 @@ class ModelRegistry:
         serves. At the start, each version that a policy chose must have loaded or failed, and the labels must have
         taken effect. A model or version that is added later does not affect readiness while another serves.
         """
-        return self.read(why_not_ready)
+        return self.read(lambda models: why_not_ready(models, self._now()))
 
     def why_hung(self, servable_id: ServableId) -> str:
         """Return for how long a run of this version hangs, for people, or "" if none does."""
@@ -368,7 +370,7 @@ class ModelRegistry:
             if version is None or not version.is_aspired:
                 return None
             aspired, is_retry = version.aspired, version.state is State.LOADING
-            version.waits = ""
+            version.waits, version.loading_since_s = "", self._now()
         if not is_retry:
             self._change(servable_id, State.LOADING)
         return aspired

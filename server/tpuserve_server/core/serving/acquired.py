@@ -105,6 +105,13 @@ class _Acquired:
         """Return whether this signature has a latency objective."""
         return self._loaded.batcher.has_objective(signature_name)
 
+    def fastest_s(self, signature_name: str) -> float:
+        """Return a lower bound of the seconds that a request for this signature takes on an idle server.
+
+        May be called after the version is released.
+        """
+        return 0.0 if self._loaded.responses is not None else self._loaded.costs.fastest_s((signature_name,))
+
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         """Record a response. See `Batcher.record_latency`. May be called after the version is released."""
         # A response from the cache shows nothing about the host's share of the time of a run.

@@ -47,6 +47,10 @@ class AcquiredEnsemble(AcquiredModel):
         """Return False: only the batchers of the steps have objectives."""
         return False
 
+    def fastest_s(self, signature_name: str) -> float:
+        """Return 0: the fastest runs of the steps are no bound, because some run at the same time."""
+        return 0.0
+
     @property
     def max_rows(self) -> int:
         """Maximum number of rows of a request: that of the step that takes the fewest."""
@@ -148,6 +152,10 @@ class AcquiredEnsembleVersion(AcquiredVersion):
     def has_objective(self, signature_name: str) -> bool:
         """Return False: only the batchers of the steps have objectives."""
         return False
+
+    def fastest_s(self, signature_name: str) -> float:
+        """Return 0: the fastest runs of the steps are no bound, because some run at the same time."""
+        return 0.0
 
     def batching(self, signature_name: str) -> None:
         """Return None: requests share batches in the steps alone."""

@@ -76,6 +76,8 @@ class ReceivingBudget:
         self.total_bytes = total_bytes
         # Uploads that were cut because the budget of all uploads or of a connection was full.
         self.refusals = 0
+        # Requests that were refused because their message or body alone was over its limit.
+        self.oversized = 0
         self._connection_bytes = connection_bytes
         self._clock = clock
         self._uploads: dict[Upload, None] = {}
@@ -176,6 +178,10 @@ class Upload:
         if self._stalling is not None:
             self._stalling.cancel()
             self._stalling = None
+
+    def count_oversized(self) -> None:
+        """Count the message as one over its limit."""
+        self._budget.oversized += 1
 
     def hold(self, size_bytes: int) -> None:
         """Set the number of bytes that the reader holds. Raises ResourceExhausted if they do not fit the budget."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
+from tpuserve_server.core.batching.demand import DemandTotals
 from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion, VersionDetails, details_of
@@ -199,6 +200,7 @@ class InferenceService:
                 version.precision,
                 version.evaluation,
                 is_ensemble=version.ensemble is not None,
+                configuration_sha256=self._registry.configuration_sha256,
             )
 
     def status(self, spec: ModelSpec) -> list[VersionStatus]:
@@ -235,6 +237,10 @@ class InferenceService:
                 raise Unavailable(f"The versions of model {spec.name} are not known yet: {why}") from None
             raise
 
+    def is_served(self, name: str) -> bool:
+        """Return whether requests for a configured model get answers, perhaps after a load."""
+        return self._registry.read(lambda models: name in models and states_of({name: models[name]})[name].answers)
+
     def models(self) -> list[str]:
         """Return the names of all configured models that the client of the request may use, sorted."""
         names, access = self._registry.model_names(), self._access
@@ -253,6 +259,10 @@ class InferenceService:
         """Return the labels that requests for a model may use, with their versions. An unknown model has none."""
         return self._registry.labels(name)
 
+    def configuration_sha256(self) -> str:
+        """Return the hash of the configuration in force, or "" if flags are the configuration."""
+        return self._registry.configuration_sha256
+
     def why_no_versions(self, name: str) -> str:
         """Return the reason why a model has no version, or "" if it is unknown."""
         return self._registry.why_no_versions(name)
@@ -264,6 +274,14 @@ class InferenceService:
     def queued(self) -> dict[ServableId, QueueDepth]:
         """Return the waiting requests of each version that is loaded."""
         return {servable: loaded.queued() for servable, loaded in self._registry.read(loaded_of)}
+
+    def demand(self) -> dict[ServableId, DemandTotals]:
+        """Return the device time that requests for each loaded version have needed. Ensembles have only steps."""
+        return {
+            servable: loaded.batcher.demand.totals()
+            for servable, loaded in self._registry.read(loaded_of)
+            if isinstance(loaded, LoadedVersion)
+        }
 
     def details(self, servable_id: ServableId) -> VersionDetails | None:
         """Return the details of a version, or None if it does not serve."""
@@ -364,17 +382,23 @@ class OverloadGate:
                 return False
         return bool(serving)
 
-    def lateness_s(self, deadline: Deadline) -> float:
+    def lateness_s(self, deadline: Deadline, arrived_s: float | None = None) -> float:
         """Return by how many seconds any request would miss `deadline`, 0 for a request to accept.
 
-        Count a request that would be late as refused.
+        Count a request that would be late as refused. The request arrived at `arrived_s`, or just now.
         """
         if not deadline.is_finite or not self.may_refuse:
             return 0.0
         lateness_s = self._least_lateness_s(deadline)
         if lateness_s:
-            self._traffic.refused["too_late"] += 1
+            timeout_s = deadline.remaining_s(self._clock.monotonic_s() if arrived_s is None else arrived_s)
+            self._traffic.refused["impossible_deadline" if timeout_s <= self._fastest_s() else "too_late"] += 1
         return lateness_s
+
+    def _fastest_s(self) -> float:
+        """Return a lower bound of the seconds that any request takes on an idle server."""
+        serving = [loaded for loaded in self._serving() if isinstance(loaded, LoadedVersion)]
+        return min((loaded.costs.fastest_s(loaded.servable.signatures) for loaded in serving), default=0.0)
 
     def _least_lateness_s(self, deadline: Deadline) -> float:
         now_s, least_s = self._clock.monotonic_s(), float("inf")

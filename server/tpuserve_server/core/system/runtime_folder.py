@@ -62,6 +62,16 @@ def remove_stale_folders() -> list[Path]:
     return [path for parent in {tempfile.gettempdir(), _SHORT} for path in _folders(parent) if _remove_stale(path)]
 
 
+def folders_in_use() -> list[Path]:
+    """Return the directories of this user's servers that run."""
+    return [path for parent in {tempfile.gettempdir(), _SHORT} for path in _folders(parent) if _is_in_use(path)]
+
+
+def _is_in_use(path: Path) -> bool:
+    with _lock(path, fcntl.LOCK_SH) as is_taken:
+        return is_taken is False
+
+
 def _folders(parent: str) -> Iterator[Path]:
     """Yield this user's directories with the prefix. A link, or the directory of another user, is not ours."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
@@ -73,16 +83,29 @@ def _folders(parent: str) -> Iterator[Path]:
 
 
 def _remove_stale(path: Path) -> bool:
+    with _lock(path, fcntl.LOCK_EX) as is_taken:
+        if is_taken:
+            shutil.rmtree(path, ignore_errors=True)
+        return bool(is_taken)
+
+
+@contextlib.contextmanager
+def _lock(path: Path, operation: int) -> Iterator[bool | None]:
+    """Try to lock a directory without waiting, and yield whether that succeeds. None: the directory has no lock.
+
+    It is then another program's directory, or one that another server creates or removes now.
+    """
     try:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:  # Another program's directory, or one that another server creates or removes now.
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-        return True
+        yield None
+        return
+    is_taken = True
+    try:
+        try:
+            fcntl.flock(lock, operation | fcntl.LOCK_NB)
+        except OSError:
+            is_taken = False
+        yield is_taken
     finally:
         os.close(lock)

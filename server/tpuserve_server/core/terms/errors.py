@@ -9,6 +9,7 @@
     ├── AlreadyExists
     ├── PermissionDenied
     ├── ResourceExhausted
+    │   ├── TooLarge
     │   └── TooLate
     ├── FailedPrecondition
     │   └── Quarantined
@@ -31,7 +32,7 @@ import enum
 import errno
 from collections.abc import Iterable
 from heapq import nsmallest
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Literal, Self, TypeAlias
 
 # Longest part of a message, and number of names in one, that come from a client.
 _MOST_SHOWN: Final = 1024
@@ -156,6 +157,10 @@ class ResourceExhausted(ServingError):
     may_pass = True
 
 
+class TooLarge(ResourceExhausted):
+    """The request has more bytes than the operator allows."""
+
+
 class TooLate(ResourceExhausted):
     """The response would be later than the model's latency objective or the caller's deadline."""
 
@@ -272,6 +277,21 @@ _ERRORS: tuple[type[ServingError], ...] = (
     Unauthenticated,
 )
 _ERROR_BY_CODE: dict[int, type[ServingError]] = {error.code: error for error in _ERRORS}
+
+
+# Who has to act on a failure of a request, for the objectives.
+Fault: TypeAlias = Literal["client", "server"]
+# The codes of failures that are the server's fault, unless more is known of the request.
+SERVER_FAULTS: Final = frozenset(
+    {
+        Code.UNKNOWN,
+        Code.DEADLINE_EXCEEDED,
+        Code.RESOURCE_EXHAUSTED,
+        Code.INTERNAL,
+        Code.UNAVAILABLE,
+        Code.DATA_LOSS,
+    }
+)
 
 
 def error_for_code(code: int, message: str) -> ServingError:

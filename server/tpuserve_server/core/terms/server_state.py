@@ -35,14 +35,16 @@ class CertificateStatus:
     `expires_unix_s` is the earliest expiry in seconds since 1970: of the server's certificate and its intermediate
     certificates as `server`, and of the authorities of client certificates as `client_ca`. A certificate whose validity
     cannot be read is omitted. `reload_failure` is the reason why the last reload kept the certificates, or empty.
+    `names` are the sources of the certificates, for messages.
     """
 
     expires_unix_s: Mapping[str, float] = field(default_factory=dict)
     reload_failure: str = ""
+    names: Mapping[str, str] = field(default_factory=lambda: {"server": "server_cert", "client_ca": "custom_ca"})
 
 
-Refusal: TypeAlias = Literal["too_late", "rate"]
-REFUSALS: Final[tuple[Refusal, ...]] = ("too_late", "rate")
+Refusal: TypeAlias = Literal["too_late", "impossible_deadline", "rate", "header_size"]
+REFUSALS: Final[tuple[Refusal, ...]] = ("too_late", "impossible_deadline", "rate", "header_size")
 
 
 class Traffic:

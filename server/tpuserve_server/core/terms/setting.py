@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-Section: TypeAlias = Literal["Listening", "Models", "Batching", "Devices", "Runtime", "Operations", "Access"]
+Section: TypeAlias = Literal["Models", "Listening", "Batching", "Devices", "Runtime", "Operations", "Access"]
 
 # Waiting longer than a thread supports would raise and end the thread.
 MAX_WAIT_S = 1e9

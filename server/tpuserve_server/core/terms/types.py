@@ -210,7 +210,8 @@ class ModelMetadata:
 
     Class names may be empty, and precision and evaluation None. The evaluation is the manifest's, as JSON.
 
-    `is_ensemble`: the version runs other models.
+    `is_ensemble`: the version runs other models. `configuration_sha256` is the hash of the server's configuration at
+    the time of the answer, or empty without a configuration file.
     """
 
     servable: ServableId
@@ -219,3 +220,4 @@ class ModelMetadata:
     precision: Precision | None = None
     evaluation: Mapping[str, object] | None = None
     is_ensemble: bool = False
+    configuration_sha256: str = ""

@@ -18,6 +18,7 @@ from tpuserve_formats.mesh_shape import MeshShape
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import Code, DeviceLost, FailedPrecondition, ServingError, Unavailable, counted
 from tpuserve_server.core.terms.types import Array
+from tpuserve_server.executors.pjrt.locked_memory import raise_locked_memory
 
 # Kinds of device by the client's platform, if the two names differ.
 _KINDS = {"cuda": "gpu", "rocm": "gpu"}
@@ -44,6 +45,9 @@ def find_devices(requested: str, count: int = 1) -> list[jax.Device]:
         Unavailable: JAX cannot start a client, as while another process holds the device.
     """
     _quieten_libtpu()
+    is_tpu_likely = _has_tpu_driver() and importlib.util.find_spec("libtpu") is not None
+    if requested == "tpu" or (requested == "auto" and is_tpu_likely):
+        raise_locked_memory()
     if requested == "cpu":
         # Start only this client, because another process may hold the TPU.
         jax.config.update("jax_platforms", "cpu")
@@ -71,13 +75,17 @@ def kind_of(device: jax.Device) -> str:
     return _KINDS.get(platform, platform)
 
 
+def _has_tpu_driver() -> bool:
+    """Return whether a TPU's driver may have created device files. Other drivers create those of VFIO, too."""
+    return any(glob(pattern) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
+
+
 def _quieten_libtpu() -> None:
     """Set the variables that libtpu needs on a machine without a TPU. Otherwise it logs errors before the real reason.
 
-    JAX sets TPU_SKIP_MDS_QUERY if it finds no TPU on the bus. The device files belong to a TPU's drivers.
+    JAX sets TPU_SKIP_MDS_QUERY if it finds no TPU on the bus.
     """
-    has_driver = any(glob(pattern) for pattern in ("/dev/accel*", "/dev/vfio/[0-9]*"))
-    if os.environ.get("TPU_SKIP_MDS_QUERY") and not has_driver:
+    if os.environ.get("TPU_SKIP_MDS_QUERY") and not _has_tpu_driver():
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 

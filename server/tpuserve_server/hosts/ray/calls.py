@@ -10,8 +10,9 @@ from urllib.parse import unquote
 import grpc
 
 from tpuserve_server.access.credentials import no_certificate
+from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import Clock, Deadline
-from tpuserve_server.core.terms.errors import Code, ResourceExhausted
+from tpuserve_server.core.terms.errors import Code, TooLarge
 from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, trace_headers_of
 from tpuserve_server.hosts.grpc_status import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.ray.ingress import TIMEOUT
@@ -74,9 +75,10 @@ class Response:
 class ReplicaCalls:
     """Calls of the methods of `rpc`. One event loop's thread owns it."""
 
-    def __init__(self, rpc: GuardedTable, max_message_bytes: int, clock: Clock) -> None:
-        """Refuse messages above `max_message_bytes`."""
+    def __init__(self, rpc: GuardedTable, receiving: ReceivingBudget, max_message_bytes: int, clock: Clock) -> None:
+        """Refuse messages above `max_message_bytes`, and count them in `receiving`."""
         self._rpc = rpc
+        self._receiving = receiving
         self._max_message_bytes = max_message_bytes
         self._clock = clock
 
@@ -127,7 +129,8 @@ class ReplicaCalls:
     def _checked(self, request: bytes | Serialized) -> bytes:
         body = request if isinstance(request, bytes) else request.SerializeToString()
         if len(body) > self._max_message_bytes:
-            raise ResourceExhausted(f"Received message larger than max ({len(body)} vs. {self._max_message_bytes})")
+            self._receiving.oversized += 1
+            raise TooLarge(f"Received message larger than max ({len(body)} vs. {self._max_message_bytes})")
         return body
 
     def _deadline(self, context: ReplicaContext) -> Deadline:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application, HostError
 from tpuserve_server.hosts.ray.calls import ReplicaCalls, ReplicaContext, Response, Serialized
-from tpuserve_server.hosts.ray.queue_wait_policy import QUEUE_WAIT
+from tpuserve_server.hosts.ray.demand_policy import DEMAND
 from tpuserve_server.protocols.grpc_methods import IN_RAY
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class Parts:
     `configure` serves the models of a ModelServerConfig in JSON form, and waits until they are available. It raises
     HostError if the configuration is invalid, or a model cannot be loaded.
     Messages above `max_message_bytes` are refused.
-    `take_queue_wait_s` returns the mean time in the queue of the requests since its last call. `publish_metrics` sends
-    the current metrics to Ray.
+    `demand` returns the work that arrived lately, in relation to what the replica can do. `publish_metrics` sends the
+    current metrics to Ray.
     """
 
     application: Application
     configure: Callable[[Mapping[str, Any]], Awaitable[None]]
     max_message_bytes: int
-    take_queue_wait_s: Callable[[], float]
+    demand: Callable[[], float]
     publish_metrics: Callable[[], None]
 
 
@@ -68,7 +68,8 @@ class Replica:
     def __init__(self, build: Callable[[], Parts]) -> None:
         """Build the application, without loading a model."""
         self._parts = build()
-        self.calls = ReplicaCalls(self._parts.application.rpc, self._parts.max_message_bytes, SystemClock())
+        application = self._parts.application
+        self.calls = ReplicaCalls(application.rpc, application.receiving, self._parts.max_message_bytes, SystemClock())
         self._replaced: asyncio.Task[object] | None = None
 
     async def __serve_build_asgi_app__(self) -> "ASGIApp":
@@ -105,8 +106,8 @@ class Replica:
             _log.exception("Publishing metrics failed")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the metric of `QueueWaitPolicy`."""
-        return {QUEUE_WAIT: await asyncio.to_thread(self._parts.take_queue_wait_s)}
+        """Return the metric of `DemandPolicy`."""
+        return {DEMAND: self._parts.demand()}
 
     async def _stop(self) -> None:
         if self._replaced is not None:

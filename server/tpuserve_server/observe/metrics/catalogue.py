@@ -16,6 +16,14 @@ _LENGTHS: Final = (*_SIGNATURE, "lengths")
 _STAGE: Final = ("protocol", "model_name", "stage")
 
 REQUESTS: Final = Family("tpuserve_requests_total", "counter", _REQUEST, "Completed requests, by canonical code.")
+FAILED: Final = Family(
+    "tpuserve_failed_requests_total",
+    "counter",
+    (*_VERSION, "method", "code", "fault"),
+    "Requests that ended with an error, by whose fault it is. server: an error, a missed deadline, a refusal under "
+    "overload, or a configured model without a version that serves. client: wrong or cancelled requests, those over a "
+    "limit of size, and timeouts shorter than the fastest run of the signature, which no idle server could meet.",
+)
 REQUEST_LATENCY: Final = Family(
     "tpuserve_request_latency_seconds",
     "histogram",
@@ -52,9 +60,46 @@ REFUSED: Final = Family(
     "counter",
     ("reason",),
     "Requests refused before their message was read and their model known. too_late: their predicted finish was after "
-    "their deadline. rate: they were over --max_requests_per_second.",
+    "their deadline. impossible_deadline: their timeout was shorter than the fastest run of any signature. rate: they "
+    "were over --max_requests_per_second. header_size, message_size: their headers, or their message or body, were "
+    "over the limit.",
 )
 
+DEMAND_SECONDS: Final = Family(
+    "tpuserve_demand_seconds_total",
+    "counter",
+    ("model_name", "priority"),
+    "Device time that the requests that arrived need, admitted or refused for lack of capacity. Each counts with its "
+    "share of a batch under full load. A rate of 1 is all that the model's batch threads can do.",
+)
+MODEL_DEMAND: Final = Family(
+    "tpuserve_model_demand_ratio",
+    "gauge",
+    ("model_name",),
+    "Rate of tpuserve_demand_seconds_total over the last 30 seconds. Models on one device delay each other, so their "
+    "sum may be above the ratio of the server.",
+)
+DEMAND: Final = Family(
+    "tpuserve_demand_ratio",
+    "gauge",
+    (),
+    "Work that arrived in the last 30 seconds, admitted or refused, divided by what the server can do: the demand of "
+    "all models for the device, or the busy time of the event loop, whichever is larger. Above 1 the server refuses or "
+    "delays requests. For autoscaling.",
+)
+LOOP_BUSY: Final = Family(
+    "tpuserve_event_loop_busy_seconds_total",
+    "counter",
+    (),
+    "Time in which the thread of the event loop used a CPU or waited for one. At a rate of 1 the event loop limits the "
+    "server. Only on Linux.",
+)
+SERVER_QUEUE: Final = Family(
+    "tpuserve_server_queue_requests",
+    "gauge",
+    (),
+    "Requests of all models that wait for a batch to start. For routers that read one series of a server.",
+)
 QUEUE_REQUESTS: Final = Family(
     "tpuserve_queue_requests",
     "gauge",
@@ -241,6 +286,12 @@ SERVER_STATE: Final = Family(
     "/readyz. draining: the server stops.",
 )
 BUILD_INFO: Final = Family("tpuserve_build_info", "gauge", ("version", "python"), "1. The labels are the versions.")
+CONFIGURATION_INFO: Final = Family(
+    "tpuserve_configuration_info",
+    "gauge",
+    ("sha256",),
+    "1. The label is the hash of the model configuration in force. Absent if flags are the configuration.",
+)
 HTTP_REQUESTS: Final = Family(
     "tpuserve_http_requests_total",
     "counter",
@@ -349,8 +400,10 @@ UPSTREAM_RUNTIME: Final = ":tensorflow:serving:runtime_latency"
 
 # Metrics by the section of the documentation.
 CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
-    "Requests": (REQUESTS, REQUEST_LATENCY, IN_FLIGHT, STAGE_SECONDS, STAGE_REQUESTS, DROPPED, REFUSED),
+    "Requests": (REQUESTS, FAILED, REQUEST_LATENCY, IN_FLIGHT, STAGE_SECONDS, STAGE_REQUESTS, DROPPED, REFUSED),
+    "Demand": (DEMAND, MODEL_DEMAND, DEMAND_SECONDS, LOOP_BUSY),
     "Batches": (
+        SERVER_QUEUE,
         QUEUE_REQUESTS,
         QUEUE_ROWS,
         QUEUE_WAIT,
@@ -382,6 +435,7 @@ CATALOGUE: Final[Mapping[str, tuple[Family, ...]]] = {
     "Server": (
         SERVER_STATE,
         BUILD_INFO,
+        CONFIGURATION_INFO,
         HTTP_REQUESTS,
         MAX_CONNECTIONS,
         BUDGET_BYTES,
@@ -409,6 +463,7 @@ LABELS: Final[Mapping[str, str]] = {
     "stage": "receive, decode, queue, batch (the rows are joined), execute, "
     "resume (back to the event loop), encode; cache for a response from the cache. "
     "[Slow requests](../how-to/operate/slow-requests.md) explains them; restore_graph for a load",
+    "fault": "server, client",
     "reason": "why a request was dropped or refused, see the metric",
     "priority": "high, low",
     "bucket": "rows of a batch with padding",
@@ -419,6 +474,7 @@ LABELS: Final[Mapping[str, str]] = {
     "kind": "in_use, peak, limit",
     "state": "starting, ready, not_ready, draining",
     "python": "version of Python",
+    "sha256": "hash of a configuration's content, in hexadecimal",
     "http_version": "1.1, 2",
     "budget": "receiving, sending, decoded, response",
     "certificate": "server, client_ca",

@@ -16,6 +16,7 @@ from tpuserve_server.core.terms.servable import DeviceGauge
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics import catalogue
 from tpuserve_server.observe.metrics.batch_measurements import BatchKey, BatchMeasurements, FinishedBatch, fold_batch
+from tpuserve_server.observe.metrics.demand_measurements import DemandMeasurements
 from tpuserve_server.observe.metrics.families import Family
 from tpuserve_server.observe.metrics.load_measurements import LoadMeasurements
 from tpuserve_server.observe.metrics.request_measurements import RequestMeasurements
@@ -168,6 +169,7 @@ class Measurements(RequestMeasurements):
         self._batches = BatchMeasurements(models)
         self.devices = DeviceMeasurements()
         self.server = ServerMeasurements()
+        self.demand = DemandMeasurements(self.server, models)
 
     # Called by the parts that measure.
 

@@ -20,7 +20,8 @@ from tpuserve_server.observe.metrics.histogram import Histogram
 from tpuserve_server.observe.metrics.measurements import Measurements
 from tpuserve_server.observe.metrics.request_measurements import RequestKey
 from tpuserve_server.observe.metrics.series import MOST_SERIES, Key, servable_labels, version_label
-from tpuserve_server.observe.metrics.upstream import upstream_lines
+from tpuserve_server.observe.metrics.triton import TRITON_FAMILIES
+from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_lines
 
 # Maximum number of sizes to show for a signature with batches of any size. Beyond it, only powers of two are shown.
 _MOST_SIZES = 32
@@ -29,9 +30,10 @@ _MOST_SIZES = 32
 class PrometheusMetrics(Measurements):
     """Metrics page for Prometheus: this server's names, then TensorFlow Serving's. Dashboards for either work."""
 
-    def __init__(self) -> None:
-        """Create empty metrics."""
+    def __init__(self, *, with_triton: bool = False) -> None:
+        """Create empty metrics. `with_triton`: the page also has Triton's names."""
         super().__init__()
+        self._upstream_families = (*UPSTREAM_FAMILIES, *TRITON_FAMILIES) if with_triton else UPSTREAM_FAMILIES
         self._process = ProcessCollector(registry=None)
 
     def render(self) -> tuple[Iterator[bytes], str]:
@@ -61,7 +63,7 @@ class PrometheusMetrics(Measurements):
     def _lines(self, form: TextFormat) -> Iterator[str]:
         for collected in self.collect():
             yield from write_family(collected, form)
-        yield from upstream_lines(self, form)
+        yield from upstream_lines(self, self._upstream_families, form)
         yield form.end
 
     def _families(self) -> Iterator[Collected]:
@@ -78,6 +80,10 @@ class PrometheusMetrics(Measurements):
     def _request_families(self) -> Iterator[Collected]:
         requests = list(self.requests())
         yield catalogue.REQUESTS.valued((_request_labels(key), histogram.total()) for key, histogram in requests)
+        yield catalogue.FAILED.valued(
+            ((model, version_label(version), method, code.name, fault), count)
+            for (model, version, method, code, fault), count in self.failed.all().items()
+        )
         yield catalogue.REQUEST_LATENCY.counted(
             (_request_labels(key), histogram, self.exemplars(key)) for key, histogram in requests
         )
@@ -92,6 +98,16 @@ class PrometheusMetrics(Measurements):
 
     def _batch_families(self) -> Iterator[Collected]:
         batches, queued = self.batches, self.server.queued()
+        demand = self.demand
+        yield catalogue.DEMAND_SECONDS.valued(
+            ((model, priority.name.lower()), seconds) for (model, priority), seconds in demand.seconds.all().items()
+        )
+        yield catalogue.MODEL_DEMAND.valued(((model,), ratio) for model, ratio in demand.model_ratios().items())
+        yield catalogue.DEMAND.valued([((), demand.ratio())])
+        loop_s = demand.loop_s()
+        yield catalogue.LOOP_BUSY.valued(() if loop_s is None else [((), loop_s)])
+        waiting = sum(queue.requests for queue in queued.values())
+        yield catalogue.SERVER_QUEUE.valued([((), waiting)])
         yield _by_version(catalogue.QUEUE_REQUESTS, {key: queue.requests for key, queue in queued.items()})
         yield _by_version(catalogue.QUEUE_ROWS, {key: queue.rows for key, queue in queued.items()})
         for family, series in (
@@ -168,6 +184,8 @@ class PrometheusMetrics(Measurements):
         builds = () if build is None else (((build.version, build.python), 1),)
         yield catalogue.SERVER_STATE.valued(((state.value,), is_in) for state, is_in in self.server.states().items())
         yield catalogue.BUILD_INFO.valued(builds)
+        sha256 = self.server.configuration()
+        yield catalogue.CONFIGURATION_INFO.valued((((sha256,), 1),) if sha256 else ())
         yield catalogue.HTTP_REQUESTS.valued(((version,), count) for version, count in self.server.requests().items())
         most = self.server.max_connections()
         yield catalogue.MAX_CONNECTIONS.valued(() if most is None else (((), most),))

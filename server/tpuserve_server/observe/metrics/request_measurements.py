@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from tpuserve_server.core.terms.errors import Code
+from tpuserve_server.core.terms.errors import Code, Fault
 from tpuserve_server.observe.metrics.catalogue import (
+    FAILED,
     REQUESTS,
     STAGE_REQUESTS,
     STAGE_SECONDS,
@@ -39,6 +40,10 @@ class RequestKey(NamedTuple):
 _Request: TypeAlias = tuple[str, int | None, str, str, str, Code]
 
 
+# Model, version, method, code and fault.
+_Failure: TypeAlias = tuple[str, int | None, str, Code, Fault]
+
+
 def _fold_request(key: _Request, model: str) -> _Request:
     return (model, OTHER_VERSION, OTHER, *key[3:])
 
@@ -62,6 +67,9 @@ class RequestMeasurements:
         self._ended_requests = Series[_Request](
             BOTH_LATENCY_BOUNDS_S,
             Places(UPSTREAM_REQUESTS, lambda key: key[0], lambda key, model: (model, *key[1:]), models),
+        )
+        self.failed = Counts[_Failure](
+            Places(FAILED.name, lambda key: key[0], lambda key, model: (model, OTHER_VERSION, *key[2:]), models)
         )
         self._exemplars = Exemplars[_Request](LATENCY_BOUNDS_S)
         self.examples = Series[str](
@@ -87,6 +95,10 @@ class RequestMeasurements:
         (self._requests.find(key) or self._requests[key]).add(latency_s)
         if trace_id:
             self._exemplars.add(self._requests.counted_as(key), TracedRequest(trace_id, latency_s, time.time()))
+
+    def request_failed(self, *, model: str, version: int | None, method: str, code: Code, fault: Fault) -> None:
+        """Record whose fault an error is."""
+        self.failed.add((model, version, method, code, fault))
 
     def answers_of(
         self, *, model: str, version: int, signature: str, method: str, protocol: str
@@ -122,6 +134,7 @@ class RequestMeasurements:
     def forget_requests(self, removed: Collection[tuple[str, int | None]]) -> None:
         """Remove the series of versions, by model and number. Upstream's metrics keep their counts."""
         self._exemplars.forget(lambda key: key[:2] in removed)
+        self.failed.forget(lambda key: key[:2] in removed)
         for key, histogram in self._requests.take(lambda key: key[:2] in removed):
             model, _, _, method, protocol, code = key
             self._ended_requests[(model, None, "", method, protocol, code)].absorb(histogram)

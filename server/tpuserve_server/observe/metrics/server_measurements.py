@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tpuserve_server.core.batching.demand import DemandTotals
+from tpuserve_server.core.batching.device_share import BusyTimes, DeviceShare
 from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.sending import CUT_REASONS
 from tpuserve_server.core.serving.service import InferenceService
-from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Refusal, ServerState, Traffic
+from tpuserve_server.core.terms.server_state import Build, CertificateStatus, ServerState, Traffic
 from tpuserve_server.core.terms.types import ServableId
 
 
@@ -27,6 +29,7 @@ class ServerParts:
     max_connections: int
     # None without TLS.
     certificates: Callable[[], CertificateStatus | None]
+    device: DeviceShare
 
 
 class ServerMeasurements:
@@ -60,6 +63,25 @@ class ServerMeasurements:
         """Return the requests that wait in the queue of each version that serves."""
         return {} if self._parts is None else self._parts.service.queued()
 
+    def is_starting(self) -> bool:
+        """Return whether the models of the start still load."""
+        return self._parts is None or self._parts.service.state() is ServerState.STARTING
+
+    def demand(self) -> Mapping[ServableId, DemandTotals]:
+        """Return the device time that requests for each loaded version have needed."""
+        return {} if self._parts is None else self._parts.service.demand()
+
+    def refused_unread(self) -> int:
+        """Return the number of requests that were refused for lack of capacity before their model was known."""
+        if self._parts is None:
+            return 0
+        refused = self._parts.traffic.refused
+        return refused["too_late"] + refused["rate"] + self._parts.budgets.receiving.refusals
+
+    def busy_times(self) -> BusyTimes:
+        """Return the time in which models used the device."""
+        return BusyTimes(0.0, 0.0) if self._parts is None else self._parts.device.busy_times()
+
     def states(self) -> Mapping[ServerState, bool]:
         """Return for each state whether the server is in it."""
         if self._parts is None:
@@ -79,13 +101,20 @@ class ServerMeasurements:
         """Return the versions, or None without parts."""
         return None if self._parts is None else self._parts.build
 
+    def configuration(self) -> str:
+        """Return the hash of the model configuration in force, or "" without one or without parts."""
+        return "" if self._parts is None else self._parts.service.configuration_sha256()
+
     def requests(self) -> Mapping[str, int]:
         """Return the number of requests by version of HTTP."""
         return {} if self._parts is None else dict(self._parts.traffic.requests)
 
-    def refused(self) -> Mapping[Refusal, int]:
+    def refused(self) -> Mapping[str, int]:
         """Return the number of requests that were refused before their message was read, by reason."""
-        return {} if self._parts is None else dict(self._parts.traffic.refused)
+        if self._parts is None:
+            return {}
+        refused = {str(reason): count for reason, count in self._parts.traffic.refused.items()}
+        return {**refused, "message_size": self._parts.budgets.receiving.oversized}
 
     def max_connections(self) -> int | None:
         """Return the number of client connections that the server accepts, or None without parts."""

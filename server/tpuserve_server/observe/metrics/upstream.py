@@ -55,18 +55,20 @@ UPSTREAM_LABELS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFamily:
-    """One of upstream's metrics. `lines` yields those below its TYPE line."""
+    """A metric with the name of another server. `lines` yields those below its TYPE line."""
 
     name: str
-    kind: Literal["counter", "histogram"]
+    kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     text: str
     lines: Callable[[Measurements, UpstreamLines], Iterable[str]]
 
 
-def upstream_lines(measured: Measurements, form: TextFormat = PLAIN) -> Iterator[str]:
-    """Yield these measurements as TensorFlow Serving's page, sorted by name as upstream's."""
-    for family in UPSTREAM_FAMILIES:
+def upstream_lines(
+    measured: Measurements, families: Iterable[UpstreamFamily], form: TextFormat = PLAIN
+) -> Iterator[str]:
+    """Yield these measurements as the page of another server."""
+    for family in families:
         head = upstream_head(family.name, family.kind, form)
         for line in family.lines(measured, UpstreamLines(family.name, form)):
             yield head + line

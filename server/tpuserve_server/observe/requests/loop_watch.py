@@ -1,4 +1,4 @@
-"""LoopWatch: logs where an event loop stands still. Requests, probes and metrics wait as long as it does."""
+"""LoopWatch: measures how busy an event loop is, and logs where it stands still, while all its requests wait."""
 
 import asyncio
 import logging
@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 _log = logging.getLogger(__name__)
@@ -23,15 +25,20 @@ class LoopWatch:
     of an orchestrator decides.
     """
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        """Log a loop that has given no sign of life for `limit_s`."""
+    def __init__(self, measured: Callable[[float, float | None], None], limit_s: float = LIMIT_S) -> None:
+        """Log a loop that has given no sign of life for `limit_s`.
+
+        Call `measured` each second on the thread, with the time and the seconds since the loop's start in which it used
+        a CPU or waited for one, or None if the system does not report them.
+        """
+        self._measured = measured
         self._limit_s = limit_s
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Watch the running loop, from its thread."""
-        arguments = (asyncio.get_running_loop(), threading.get_ident())
+        arguments = (asyncio.get_running_loop(), threading.get_ident(), threading.get_native_id())
         self._thread = threading.Thread(target=self._run, args=arguments, name="loop-watch", daemon=True)
         self._thread.start()
 
@@ -41,8 +48,11 @@ class LoopWatch:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, thread: int, native_id: int) -> None:
+        schedule = Path(f"/proc/self/task/{native_id}/schedstat")
+        self._measure(schedule)
         while not self._stopping.wait(_INTERVAL_S):
+            self._measure(schedule)
             alive = threading.Event()
             try:
                 loop.call_soon_threadsafe(alive.set)
@@ -57,6 +67,12 @@ class LoopWatch:
             if self._wait(alive):
                 _log.warning("The event loop runs again, after %.0f s", time.monotonic() - asked_s)
 
+    def _measure(self, schedule: Path) -> None:
+        try:
+            self._measured(time.monotonic(), busy_s(schedule))
+        except Exception:  # A bug must not end the watch and freeze the demand that an autoscaler reads.
+            _log.exception("Measuring the event loop failed")
+
     def _wait(self, alive: threading.Event, timeout_s: float = threading.TIMEOUT_MAX) -> bool:
         """Wait for a sign of life, until the timeout or the stop. Return whether there is one."""
         until_s = time.monotonic() + timeout_s
@@ -64,3 +80,16 @@ class LoopWatch:
             if time.monotonic() >= until_s or self._stopping.is_set():
                 return False
         return True
+
+
+def busy_s(schedule: Path) -> float | None:
+    """Return the seconds in which a thread ran or waited for a CPU, or None if the system does not report them.
+
+    The waits count because a thread without enough CPU is as busy as one that runs all the time. `schedule` is the file
+    of the thread (Linux, Documentation/scheduler/sched-stats.rst: time on a CPU, time on a run queue, in nanoseconds).
+    """
+    try:
+        running, waiting, _ = schedule.read_text().split()
+        return (int(running) + int(waiting)) / 1e9
+    except (OSError, ValueError):
+        return None

@@ -219,8 +219,9 @@ _Ranked = tuple[float, int, RequestRecord]
 class SlowRequests:
     """Keeps the slowest requests of each minute, for ten minutes. The event loop's thread owns it."""
 
-    def __init__(self) -> None:
-        """Start without requests."""
+    def __init__(self, methods: frozenset[str]) -> None:
+        """Keep requests of these methods. Others, such as the console's own and probes, would fill an idle minute."""
+        self._methods = methods
         # Heaps with the fastest request first. The number makes entries with the same latency comparable.
         self._slowest: list[_Ranked] = []
         self._earlier: deque[list[_Ranked]] = deque(maxlen=int(WINDOW_S / _PERIOD_S))
@@ -235,6 +236,8 @@ class SlowRequests:
 
     def watch(self, record: RequestRecord) -> None:
         """Keep a request that `wants` has chosen, in place of the fastest one if there is no room."""
+        if record.method not in self._methods:
+            return
         if record.ended_s >= self._ends_s:
             self._begin_period(record.ended_s)
         entry = (record.latency_s, next(self._numbers), record)

@@ -61,6 +61,7 @@ def _describe_server(sources: ConsoleSources, *, may_control: bool) -> dict[str,
         "uptime_s": sources.uptime_s,
         "state": sources.service.state().value,
         "reason": sources.service.why_not_ready(),
+        "configuration_sha256": sources.service.configuration_sha256(),
     }
 
 

@@ -79,6 +79,7 @@ class Inferring:
         if parameters.priority is not None:
             priority = parameters.priority
         if parameters.timeout_s is not None:
+            measured.timeout_s = min(measured.timeout_s, parameters.timeout_s)
             deadline = Deadline(min(deadline.at_s, measured.received_s + parameters.timeout_s))
         await self._service.loaded(spec, deadline)
         with acquire_model(self._service, spec) as model:

@@ -20,6 +20,7 @@ from tpuserve_server.core.terms.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    TooLarge,
     Unimplemented,
 )
 from tpuserve_server.core.terms.types import Array, Tensors
@@ -164,12 +165,12 @@ class SharedMemoryRegions:
         """Return `request` with copies of the inputs that are in regions, and check the regions of its outputs. Blocks.
 
         Raises:
-            ResourceExhausted: the inputs in regions are larger than a request may be.
+            TooLarge: the inputs in regions are larger than a request may be.
             ServingError: as `read`.
         """
         windows = request.windows or {}
         if (size_bytes := sum(window.byte_size for window in windows.values())) > self._max_request_bytes:
-            raise ResourceExhausted(
+            raise TooLarge(
                 f"the inputs in shared memory have {size_bytes} bytes, over the limit of {self._max_request_bytes} "
                 "bytes of --max_request_bytes"
             )

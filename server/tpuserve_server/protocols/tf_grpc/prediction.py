@@ -174,9 +174,9 @@ class ModelMethods:
         """
         with self._meter.call("HandleReloadConfigRequest", context):
             # In a thread: a megabyte may hold many models.
-            configs = await asyncio.to_thread(decode_reload_request, body)
+            configs, sha256 = await asyncio.to_thread(decode_reload_request, body)
             async with self._turn:
                 # In a thread: it reads base paths, which may be on slow remote storage.
-                transition = await asyncio.to_thread(models.reload, configs, body)
+                transition = await asyncio.to_thread(models.reload, configs, body, sha256)
             await settle(transition, context.deadline, self._service, self._clock)
             return RELOADED

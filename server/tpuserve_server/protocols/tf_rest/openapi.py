@@ -3,7 +3,7 @@
 from typing import Any
 
 from tpuserve_server.protocols.http.openapi import CACHE_HEADER, ERRORS, MODEL, REQUEST_HEADERS, VERSION
-from tpuserve_server.wire.model_messages import EVALUATION, LABELS, PRECISION
+from tpuserve_server.wire.model_messages import CONFIGURATION, EVALUATION, LABELS, PRECISION
 
 _JSON = "application/json"
 
@@ -29,7 +29,7 @@ _LABEL = {
 _METADATA_FIELD: dict[str, Any] = {
     "name": "metadata_field",
     "in": "query",
-    "schema": {"type": "array", "items": {"type": "string", "enum": [LABELS, PRECISION, EVALUATION]}},
+    "schema": {"type": "array", "items": {"type": "string", "enum": [LABELS, PRECISION, EVALUATION, CONFIGURATION]}},
     "description": "Fields to add: names of the classes, or compute dtype and tolerance of the manifest",
 }
 # Paths that select the latest version of a model, one version, or a labelled version.

@@ -234,3 +234,17 @@ def test_one_late_run_among_the_first_counts_as_little_as_can_be() -> None:
     for run_s in (0.005, 0.005, 0.005, 0.005, 1.0, 0.005):
         curve.learn(8, run_s)
     assert mean_s(curve, 8) < 0.0065
+
+
+def test_fastest_run_is_the_least_of_all_sizes_and_0_without_runs() -> None:
+    costs = CostModel()
+    assert costs.fastest_s(["a"]) == costs.fastest_s([]) == 0.0
+    costs.learn("a", 4, 0.3)
+    costs.learn("a", 1, 0.1)
+    for _ in range(100):
+        # A slow neighbour.
+        costs.learn("a", 1, 5.0)
+    costs.learn("b", 1, 0.2, (16,))
+    assert costs.fastest_s(["a"]) == 0.1
+    assert costs.fastest_s(["a", "b"]) == 0.1
+    assert costs.fastest_s(["a", "c"]) == 0.0

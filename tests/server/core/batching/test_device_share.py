@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpuserve_server.core.batching.device_share import DeviceShare, Turn
+from tests.support.fake_device import FakeClock
+from tpuserve_server.core.batching.device_share import BusyTimes, DeviceShare, Turn
 from tpuserve_server.core.terms.types import ServableId
 
 
@@ -255,3 +256,24 @@ def test_without_weights_a_device_may_have_no_limit() -> None:
     assert holds(a)
     assert a.take()
     assert b.take()
+
+
+def test_busy_times_count_models_that_run_at_the_same_time() -> None:
+    clock = FakeClock()
+    device = DeviceShare(4, clock=clock)
+    for name in ("a", "b"):
+        device.join(ServableId(name, 1), 1.0)
+    first, second, other = (device.turn(ServableId(name, 1)) for name in ("a", "a", "b"))
+    clock.advance(1.0)
+    assert first.take()
+    clock.advance(1.0)
+    # Another batch of the same model is no other model.
+    assert second.take()
+    clock.advance(1.0)
+    assert other.take()
+    clock.advance(1.0)
+    assert device.busy_times() == BusyTimes(3.0, 4.0)
+    for turn in (first, second, other):
+        turn.give_back()
+    clock.advance(1.0)
+    assert device.busy_times() == BusyTimes(3.0, 4.0)

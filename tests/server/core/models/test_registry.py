@@ -216,6 +216,18 @@ def test_models_without_a_version_are_missing(registry: ModelRegistry) -> None:
     assert registry.model_names() == ("m",)
 
 
+def test_a_model_that_loads_says_so_and_for_how_long() -> None:
+    now_s = 100.0
+    registry = ModelRegistry(["m", "other"], RecordingMetrics(), lambda: now_s)
+    registry.aspire("m", {3: aspired(3)})
+    assert registry.why_not_ready() == "loading: m (version 3); no version available for: other"
+    registry.loading(ServableId("m", 3))
+    now_s = 112.4
+    assert registry.why_not_ready() == "loading: m (version 3, 12 s); no version available for: other"
+    registry.waiting(ServableId("m", 3), "load attempt 1 of 6 failed")
+    assert registry.why_not_ready() == "no version available for: m, other"
+
+
 def test_versions_that_are_not_whole_are_listed_with_what_they_lack(registry: ModelRegistry) -> None:
     bring_up(registry, 1)
     registry.expect("m", Pending(versions={2: "saved_model.pb is missing", 1: "of no interest: it serves"}))

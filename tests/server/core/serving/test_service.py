@@ -416,7 +416,7 @@ class Served:
             BatchingParameters(max_enqueued_batches=1000),
             DeviceServices(clock, SILENT_METRICS),
         )
-        self.loaded = LoadedVersion(self.device, self.batcher)
+        self.loaded = LoadedVersion(self.device, self.batcher, costs=costs)
 
     def submit(self, due_s: float = float("inf")) -> None:
         future: asyncio.Future[object] = self.loop.create_future()
@@ -478,6 +478,9 @@ def test_every_version_must_refuse(clock: VirtualClock, pair: tuple[Served, Serv
         found["long"] = alone.lateness_s(Deadline(now_s + 100.0))
         found["never"] = alone.lateness_s(Deadline.never())
         found["both"] = both.lateness_s(Deadline(now_s + 2.0))
+        # A batch takes a second. The second request had 2 s when it arrived.
+        found["impossible"] = alone.lateness_s(Deadline(now_s + 0.5))
+        found["read late"] = alone.lateness_s(Deadline(now_s + 0.5), arrived_s=now_s - 1.5)
 
     # The first batch has run, so that the cost of a batch is known.
     clock.at(0.0, pair[0].submit)
@@ -485,4 +488,6 @@ def test_every_version_must_refuse(clock: VirtualClock, pair: tuple[Served, Serv
     clock.run()
     assert found["alone"] > 1.0
     assert found["long"] == found["never"] == found["both"] == 0.0
-    assert traffic.refused == {"too_late": 1, "rate": 0}
+    assert found["impossible"] > 0.0
+    assert found["read late"] > 0.0
+    assert traffic.refused == {"too_late": 2, "impossible_deadline": 1, "rate": 0, "header_size": 0}

@@ -60,6 +60,7 @@ def test_a_load_is_retried_after_errors_that_may_pass() -> None:
         "Cancelled",
         "Unknown",
         "ResourceExhausted",
+        "TooLarge",
         "TooLate",
         "Aborted",
         "Internal",

@@ -16,6 +16,8 @@ from tpuserve_server.core.terms.errors import NotFound, TooLate
 from tpuserve_server.core.terms.server_state import CertificateStatus, Replacement, Traffic
 from tpuserve_server.hosts.application import HostError, Listening
 from tpuserve_server.hosts.ray.replica import Parts, Replica
+from tpuserve_server.observe.metrics.load_report import LoadReports
+from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.grpc_methods import IN_RAY, GrpcMethod
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, UnaryMethod, admit_every_call
 
@@ -75,6 +77,7 @@ class Application:
         self.receiving = ReceivingBudget(1000, 1000, SystemClock())
         self.sending = SendingBudget(1000, 1000, 30, SystemClock())
         self.traffic = Traffic()
+        self.load_reports = LoadReports(PrometheusMetrics(), SystemClock())
         self.overload_gate = OverloadGate(tuple, self.traffic, SystemClock())
         table: RpcTable = {
             method.path: StreamMethod(self._stream, OPEN)
@@ -188,10 +191,11 @@ async def test_the_method_gets_deadline_client_and_metadata() -> None:
     ],
 )
 async def test_a_failure_is_a_status_and_no_exception(body: bytes, code: StatusCode, details: str) -> None:
-    context = Context()
-    response = await _method(_replica(Application()), "Predict")(body, context)
+    context, application = Context(), Application()
+    response = await _method(_replica(application), "Predict")(body, context)
     assert (response.SerializeToString(), context.code, context.details) == (b"", code, details)
     assert (("grpc-retry-pushback-ms", "500") in context.trailers) == (body == b"busy")
+    assert application.receiving.oversized == (len(body) > 100)
 
 
 async def test_a_stream_answers_until_its_failure() -> None:
@@ -263,9 +267,9 @@ async def test_metrics_that_cannot_be_published_leave_the_replica_healthy(caplog
     assert "Publishing metrics failed" in caplog.text
 
 
-async def test_user_config_and_queue_wait_pass_through() -> None:
+async def test_user_config_and_demand_pass_through() -> None:
     models = Models()
     replica = _replica(Application(), models)
     await replica.reconfigure({"model_config_list": {}})
     assert models.configured == {"model_config_list": {}}
-    assert await replica.record_autoscaling_stats() == {"queue_wait_s": 0.25}
+    assert await replica.record_autoscaling_stats() == {"demand_ratio": 0.25}

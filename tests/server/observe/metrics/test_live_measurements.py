@@ -13,7 +13,6 @@ from tpuserve_server.core.terms.statistics import Total, VersionStatistics
 from tpuserve_server.core.terms.types import ServableId, State
 from tpuserve_server.observe.metrics.live_measurements import (
     LiveMeasurements,
-    QueueWaits,
     RecentFigures,
     VersionOrigin,
     VersionTraffic,
@@ -141,26 +140,6 @@ def test_cpu_time_grows() -> None:
 
 def test_the_resident_memory_is_that_of_a_process_with_numpy() -> None:
     assert (resident_bytes() or 0) > 10 << 20
-
-
-def test_the_mean_counts_the_requests_since_the_last_reading() -> None:
-    metrics = PrometheusMetrics()
-    waits = QueueWaits(metrics)
-    assert waits.take_mean_s() == 0
-    run_batch(metrics, queue_waits_s=(0.1, 0.3))
-    assert waits.take_mean_s() == pytest.approx(0.2)
-    assert waits.take_mean_s() == 0
-    run_batch(metrics, queue_waits_s=(0.5,))
-    assert waits.take_mean_s() == pytest.approx(0.5)
-
-
-def test_a_version_that_ends_takes_its_waits_with_it() -> None:
-    metrics = PrometheusMetrics()
-    waits = QueueWaits(metrics)
-    run_batch(metrics, queue_waits_s=(0.1, 0.3))
-    waits.take_mean_s()
-    metrics.version_changed(servable=ID, state=State.END)
-    assert waits.take_mean_s() == 0
 
 
 OTHER = ServableId("m", 4)

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_device import FakeServable, double_task
 from tests.support.measured import page_of
 from tpuserve_server.core.batching.batcher import Batcher
+from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
@@ -22,6 +23,7 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument, ResourceExhausted
 from tpuserve_server.core.terms.options import ResidencyOptions
+from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.server_state import Build, CertificateStatus, Traffic
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
@@ -47,12 +49,21 @@ class SmallServer:
             BatchingParameters(max_enqueued_batches=4),
             DeviceServices(clock, self.metrics),
         )
+        self.device = DeviceShare(1)
         build = Build("1.2.3", "3.13.1")
         self.certificates: CertificateStatus | None = None
         self.traffic = Traffic()
         residency = Residency(self.registry, clock, ResidencyOptions(), ModelMemory(clock))
         parts = ServerParts(
-            self.service, residency, self.budgets, build, lambda: 3, self.traffic, 500, lambda: self.certificates
+            self.service,
+            residency,
+            self.budgets,
+            build,
+            lambda: 3,
+            self.traffic,
+            500,
+            lambda: self.certificates,
+            self.device,
         )
         self.metrics.server.server_built(parts)
 
@@ -177,11 +188,20 @@ async def test_the_build_is_shown(server: SmallServer) -> None:
     assert server.samples("build_info") == {("3.13.1", "1.2.3"): 1}
 
 
+async def test_the_hash_of_the_configuration_is_shown_if_there_is_one(server: SmallServer) -> None:
+    assert "tpuserve_configuration_info{" not in page_of(server.metrics)
+    server.registry.configuration_sha256 = "ab12"
+    assert server.samples("configuration_info") == {("ab12",): 1}
+
+
 async def test_requests_that_arrive_are_counted(server: SmallServer) -> None:
     server.traffic.requests["2"] += 2
     server.traffic.refused["rate"] += 1
     assert server.samples("http_requests_total") == {("2",): 2}
-    assert server.samples("refused_requests_total") == {("rate",): 1, ("too_late",): 0}
+    server.budgets.receiving.oversized += 3
+    assert server.samples("refused_requests_total") == {
+        ("rate",): 1, ("too_late",): 0, ("impossible_deadline",): 0, ("header_size",): 0, ("message_size",): 3
+    }  # fmt: skip
     assert server.samples("max_connections") == {(): 500}
 
 
@@ -196,3 +216,22 @@ def test_requests_in_flight_are_those_of_all_front_ends_of_a_protocol() -> None:
     page = page_of(metrics)
     assert 'tpuserve_requests_in_flight{protocol="grpc"} 7.0' in page
     assert 'tpuserve_requests_in_flight{protocol="rest"} 3.0' in page
+
+
+async def test_demand_is_what_arrived_by_priority(server: SmallServer) -> None:
+    server.load()
+    server.metrics.demand.sample(100.0, 1.0)
+    assert server.samples("demand_ratio") == {(): 0.0}
+    tasks = [double_task(1.0), double_task(2.0)]
+    tasks[1].priority = Priority.LOW
+    for task in tasks:
+        server.batcher.submit(task)
+        await task.future
+    server.traffic.refused["rate"] += 1
+    server.metrics.demand.sample(102.0, 1.5)
+    needed_s = server.samples("demand_seconds_total")
+    assert needed_s.keys() == {("m", "high"), ("m", "low")}
+    assert min(needed_s.values()) > 0
+    assert server.samples("model_demand_ratio")[("m",)] == pytest.approx(sum(needed_s.values()) / 2)
+    assert server.samples("event_loop_busy_seconds_total") == {(): 1.5}
+    assert server.samples("demand_ratio") == {(): pytest.approx(max(sum(needed_s.values()) / 2, 0.25))}

@@ -9,11 +9,13 @@ from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.requests.request_record import WINDOW_S, RequestRecord, SlowRequests, Stage, stages_of
 
+METHODS = frozenset({"Predict"})
 
-def make_record(ended_s: float, latency_s: float) -> RequestRecord:
+
+def make_record(ended_s: float, latency_s: float, method: str = "Predict") -> RequestRecord:
     started_s = ended_s - latency_s
     return RequestRecord(
-        "rest", "Predict", "m", 1, "s", Code.OK, started_s, started_s, ended_s, 1e9, is_cached=False, times=()
+        "rest", method, "m", 1, "s", Code.OK, started_s, started_s, ended_s, 1e9, is_cached=False, times=()
     )
 
 
@@ -24,7 +26,7 @@ def offer(slow: SlowRequests, *records: RequestRecord) -> None:
 
 
 def test_the_slowest_of_a_minute_are_kept() -> None:
-    slow = SlowRequests()
+    slow = SlowRequests(METHODS)
     offer(slow, *(make_record(100.0 + number / 100, float(1 + number * 7 % 1000)) for number in range(1000)))
     latencies_s = [round(record.latency_s) for record in slow.slowest(110.0)]
     assert latencies_s == list(range(1000, 980, -1))
@@ -32,7 +34,7 @@ def test_the_slowest_of_a_minute_are_kept() -> None:
 
 
 def test_each_minute_begins_anew_and_the_list_covers_ten() -> None:
-    slow = SlowRequests()
+    slow = SlowRequests(METHODS)
     offer(slow, *(make_record(60.0 * minute + 1, 2.0 - minute / 100) for minute in range(1, 16)))
     now_s = 60.0 * 15 + 2
     kept = slow.slowest(now_s)
@@ -41,7 +43,7 @@ def test_each_minute_begins_anew_and_the_list_covers_ten() -> None:
 
 
 def test_a_burst_does_not_displace_the_slowest_of_the_minute_before() -> None:
-    slow = SlowRequests()
+    slow = SlowRequests(METHODS)
     offer(slow, make_record(10.0, 0.5), make_record(11.0, 0.4))
     offer(slow, *(make_record(100.0 + number / 1000, 2.0 + number / 10_000) for number in range(10_000)))
     listed = [record.latency_s for record in slow.slowest(111.0)]
@@ -53,14 +55,20 @@ def test_a_burst_does_not_displace_the_slowest_of_the_minute_before() -> None:
     assert round(slow.slowest(111.0, limit=100)[-1].latency_s, 1) == 0.4
 
 
+def test_only_requests_that_run_models_are_kept() -> None:
+    slow = SlowRequests(METHODS)
+    offer(slow, *(make_record(10.0, 5.0, "RepositoryIndex") for _ in range(50)), make_record(10.0, 0.1))
+    assert [record.method for record in slow.slowest(11.0)] == ["Predict"]
+
+
 def test_memory_is_bounded() -> None:
-    slow = SlowRequests()
+    slow = SlowRequests(METHODS)
     offer(slow, *(make_record(float(number), 1.0 + number) for number in range(10_000)))
     assert len(slow.slowest(10_000.0, limit=10_000)) <= 220
 
 
 def test_requests_with_equal_latencies_are_kept() -> None:
-    slow = SlowRequests()
+    slow = SlowRequests(METHODS)
     offer(slow, *(make_record(10.0, 1.0) for _ in range(50)))
     assert len(slow.slowest(11.0)) == 20
 

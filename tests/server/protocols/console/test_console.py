@@ -60,7 +60,8 @@ def test_a_step_of_the_time_of_day_does_not_change_the_uptime(
     facts = dataclasses.replace(house.sources.facts, started_s=1000.0)
     sources = dataclasses.replace(house.sources, clock=FakeClock(1060.0), facts=facts)
     monkeypatch.setattr("time.time", lambda: facts.started_unix_s - 1e8)
-    assert describe_status(sources, may_control=True)["server"]["uptime_s"] == 60.0
+    server = describe_status(sources, may_control=True)["server"]
+    assert (server["uptime_s"], server["configuration_sha256"]) == (60.0, "")
     assert describe_snapshot(sources, house.sources.figures.open_window())["uptime_s"] == 60.0
 
 
@@ -248,7 +249,8 @@ async def test_the_root_is_a_probe_to_clients_that_are_no_browsers(
     client: httpx.AsyncClient, method: str, accept: str
 ) -> None:
     response = await client.request(method, "/", headers={"accept": accept})
-    assert (response.status_code, response.json()) == (200, {"status": "alive"})
+    found = response.json()
+    assert (response.status_code, found["status"], found["paths"]["console"]) == (200, "alive", "/console")
 
 
 @pytest.mark.parametrize("method", ["POST", "PURGE"])

@@ -37,6 +37,7 @@ export class LiveView {
     this.charts = CHARTS.map(([title, names, , write, scaleOf]) => new TimeChart(title, names, write, scaleOf));
     this.cpu = new TimeChart(...CPU);
     this.chosen = null;
+    this.drawn = null;
     this.texts = new Map();
     this.listed = null;
     document.getElementById("charts").append(...[...this.charts, this.cpu].map((chart) => chart.figure));
@@ -127,12 +128,13 @@ export class LiveView {
     return element("tr", null, element("th", { scope: "row" }, link), cells);
   }
 
-  // Until the user chooses, the charts are those of the version with the most requests.
+  // Until the user chooses, the charts are those of the version with the most requests now, or else before.
   drawCharts() {
     const { versions, at } = this.recent.newest ?? { versions: [] };
     this.cpu.show([this.recent.ofServer((snapshot) => snapshot.process.cpu)], at);
-    const chosen = versions.find((one) => keyOf(one) === this.chosen) ?? busiest(versions);
+    const chosen = versions.find((one) => keyOf(one) === this.chosen) ?? busiest(versions, this.drawn);
     if (!chosen) return;
+    this.drawn = keyOf(chosen);
     if (document.activeElement !== this.choice) this.choice.value = keyOf(chosen);
     CHARTS.forEach(([, , fields], position) => {
       this.charts[position].show(fields.map((field) => this.recent.ofVersion(chosen.model, chosen.version, field)), at);
@@ -142,11 +144,17 @@ export class LiveView {
 
 const keyOf = (one) => JSON.stringify([one.model, one.version]);
 
-function busiest(versions) {
-  return versions.reduce(
-    (best, one) => ((one.requests_per_s ?? 0) > (best.requests_per_s ?? 0) ? one : best),
-    versions[0],
-  );
+// The version that serves and has the most requests, then the one that was drawn `before`, then the first.
+function busiest(versions, before) {
+  const isBefore = (one) => one.state === "AVAILABLE" && keyOf(one) === before;
+  const order = (one) => [one.state === "AVAILABLE", one.requests_per_s ?? 0, isBefore(one)].map(Number);
+  return versions.reduce((best, one) => (isGreater(order(one), order(best)) ? one : best), versions[0]);
+}
+
+// Compares lists of numbers of the same length by their first difference.
+function isGreater(one, other) {
+  const place = one.findIndex((value, position) => value !== other[position]);
+  return place >= 0 && one[place] > other[place];
 }
 
 function memoryOf(devices) {

@@ -7,6 +7,9 @@ import { decodePicture, SCALES, toPixels, toTensor } from "./picture_pixels.js";
 import { recall, remember } from "./remembered.js";
 import { findLayout, isFloat } from "./tensor.js";
 
+// The scale of generated floats.
+const GENERATED = "0..1";
+
 export class PictureField {
   // `id` is unique in the page. `key` names the input in the browser's storage, `changed` is called after a change.
   constructor(spec, id, key, changed) {
@@ -19,10 +22,13 @@ export class PictureField {
     this.scale = element(
       "select",
       { id: `${id}-scale`, onchange: () => this.rescale() },
-      Object.entries(SCALES).map(([name, { text }]) => element("option", { value: name }, text)),
+      [["", { text: "select" }], ...Object.entries(SCALES)].map(([name, { text }]) =>
+        element("option", { value: name }, text)
+      ),
     );
+    // The signature does not tell which values a model of floats was trained with, so the user selects them.
     const kept = recall(this.key);
-    this.scale.value = kept in SCALES ? kept : isFloat(spec) ? "0..1" : "0..255";
+    this.scale.value = kept in SCALES ? kept : isFloat(spec) ? "" : "0..255";
     this.inverted = element("input", { type: "checkbox", onchange: () => this.convert() });
     this.preview = element("canvas", {
       class: "preview",
@@ -72,6 +78,13 @@ export class PictureField {
 
   convert() {
     if (!this.pixels) return;
+    if (!this.scale.value) {
+      this.value = null;
+      this.preview.hidden = true;
+      setText(this.note, `${this.name}: select the pixel values.`);
+      this.changed();
+      return;
+    }
     this.write(toTensor(this.pixels, this.layout, this.scale.value, this.inverted.checked), this.pixels, this.name);
   }
 
@@ -79,7 +92,7 @@ export class PictureField {
   write(value, pixels = null, name = "generated values") {
     this.value = value;
     this.pixels = pixels;
-    const shown = toPixels(value, this.layout, this.scale.value);
+    const shown = toPixels(value, this.layout, this.scale.value || GENERATED);
     this.preview.width = shown.width;
     this.preview.height = shown.height;
     this.preview.getContext("2d").putImageData(shown, 0, 0);
@@ -94,7 +107,11 @@ export class PictureField {
   }
 
   read() {
-    if (this.value === null) throw new InputError(`Drop a picture for ${this.spec.name}, or fill in values.`);
-    return this.value;
+    if (this.value !== null) return this.value;
+    throw new InputError(
+      this.pixels
+        ? `Select the pixel values of ${this.spec.name} that the model was trained with.`
+        : `Drop a picture for ${this.spec.name}, or fill in values.`,
+    );
   }
 }

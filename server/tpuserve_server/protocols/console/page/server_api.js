@@ -1,7 +1,13 @@
 // The server's routes. URLs are relative to the page, so that a proxy may serve it under a prefix.
 import { parse } from "./exact_json.js";
 
-export const EVENTS = "console/events";
+// Browsers refuse requests to an address with credentials, such as https://me:KEY@host/console, and send the
+// credentials of the page to its address without them.
+const HOME = new URL(document.baseURI);
+HOME.username = HOME.password = "";
+export const absolute = (url) => new URL(url, HOME).href;
+
+export const EVENTS = absolute("console/events");
 export const readStatus = () => readJson("debug/status");
 export const readLabels = async (model, version) =>
   (await readJson(`console/labels/${encodeURIComponent(model)}/${version}`)).labels;
@@ -17,7 +23,6 @@ export async function readUnloaded(status) {
 
 export const modelUrl = (model, version, method) =>
   `v1/models/${encodeURIComponent(model)}/versions/${version}:${method}`;
-export const absolute = (url) => new URL(url, document.baseURI).href;
 
 // Loads or unloads all versions of a model. `action` is "load" or "unload".
 export async function control(model, action) {
@@ -40,10 +45,10 @@ export async function send(url, body) {
 }
 
 const post = (url, body, headers = {}) =>
-  fetch(url, { method: "POST", headers: { "content-type": "application/json", ...headers }, body });
+  fetch(absolute(url), { method: "POST", headers: { "content-type": "application/json", ...headers }, body });
 
 async function readJson(url) {
-  const answer = await fetch(url, { cache: "no-store" });
+  const answer = await fetch(absolute(url), { cache: "no-store" });
   if (!answer.ok) throw new Error(await readError(answer));
   return parse(await answer.text());
 }

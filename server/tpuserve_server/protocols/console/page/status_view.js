@@ -21,8 +21,9 @@ export class StatusView {
     const shown = JSON.stringify(problems);
     if (shown !== this.shown) replace(this.causes, problems.map(cause));
     this.shown = shown;
-    const { version, uptime_s: uptime } = status.server;
-    setText(this.server, `tpuserve ${version} · up ${age(snapshot?.uptime_s ?? uptime)}`);
+    const { version, uptime_s: uptime, configuration_sha256: sha256 } = status.server;
+    const configuration = sha256 ? ` · configuration ${sha256.slice(0, 12)}` : "";
+    setText(this.server, `tpuserve ${version} · up ${age(snapshot?.uptime_s ?? uptime)}${configuration}`);
   }
 
   connected() {
