@@ -78,6 +78,10 @@ class DoesNotFit(ExportError):
     exit_code = 4
 
 
+class ManifestUnfit(ExportError):
+    exit_code = 4
+
+
 class PublishFailed(ExportError):
     exit_code = 5
 

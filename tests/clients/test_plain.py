@@ -57,6 +57,12 @@ def test_numbers_that_json_lacks_take_the_chosen_form(non_finite: Any, expected:
     assert plain_values(ODD.astype(dtype)[1:2].reshape(()), non_finite) == expected[1]
 
 
+def test_an_output_that_does_not_exist_is_refused_with_the_names_that_do() -> None:
+    with pytest.raises(KeyError, match=r"m has no output 'y'; its outputs are \['a', 'b'\]"):
+        prediction(b=ODD, a=ODD)["y"]
+    assert prediction(a=ODD).get("y") is None
+
+
 def test_nan_in_a_complex_number_takes_the_chosen_form() -> None:
     assert plain_values(np.array([complex(np.nan, 1)]), "string") == [["NaN", 1.0]]
 

@@ -1,4 +1,4 @@
-"""Tests for the wheels of the client and of formats, its dependency, in an empty virtual environment."""
+"""Tests for the wheels of the client, the command and formats, its dependencies, in an empty virtual environment."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def uv(*arguments: str | Path) -> None:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the bin directory of an environment with only the wheels and their locked dependencies."""
     directory = tmp_path_factory.mktemp("wheel")
-    wheels = build_wheels(directory, ("formats", "clients/python"))
+    wheels = build_wheels(directory / "wheels")
     uv("venv", "--python", sys.executable, directory / "venv")
     python = directory / "venv" / "bin" / "python"
     try:
@@ -40,7 +40,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "error sending request" in error.stderr or "dns error" in error.stderr:
             cannot_run("no package index can be reached")
         pytest.fail(error.stderr)
-    uv("pip", "install", "--python", python, "--no-deps", *wheels)
+    parts = ("tpuserve_client", "tpuserve_command", "tpuserve_formats")
+    uv("pip", "install", "--python", python, "--no-deps", *(wheel for wheel in wheels if wheel.name.startswith(parts)))
     return python.parent
 
 

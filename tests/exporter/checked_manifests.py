@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tpuserve_exporter.options.tpu import FAMILIES
+
 GIB = 2**30
-_AVAILABLE = {"v5e": int(15.75 * GIB), "v6e": int(31.24 * GIB)}
 
 
 def preflight_rows(
@@ -18,7 +19,7 @@ def preflight_rows(
     needed_bytes: int = GIB,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return `preflight` and `preflight_together` of one topology. `needed_bytes` is for all programs together."""
-    available = _AVAILABLE[topology.partition(":")[0]]
+    available = FAMILIES[topology.partition(":")[0]].hbm_bytes
     place = {"topology": topology, "mesh": dict(mesh or {"data": 1, "model": 1})}
     program = {"part": "device", **place, "sequence_length": None, "compile_s": compile_s}
     verdict = {"verdict": "compiles and fits", "reason": "compiles and fits"}

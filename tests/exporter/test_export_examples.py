@@ -107,7 +107,7 @@ def test_a_wrong_answer_ends_the_export(ask: Callable[..., Finished], tmp_path: 
 @pytest.mark.parametrize(
     ("example", "code", "message"),
     [
-        ("red.png=rde", 9, "expects 'rde', but --labels has no such class. Did you mean 'red'?"),
+        ("red.png=rde", 9, "expects 'rde', but no class has this name. Did you mean 'red'?"),
         ("red.png=3", 9, "expects class 3, but the scores are of classes 0 to 2"),
         ("red.png=" + "9" * 5000, 9, "the scores are of classes 0 to 2"),
         ("red.png=words.npy", 9, "output 'probabilities' is float32[1, 3], but the expected array has dtype <U5"),

@@ -10,6 +10,8 @@ from tests.exporter import builders
 from tests.exporter.conftest import Finished, read_manifest
 from tests.exporter.served import serve_rows
 from tests.exporter.test_weights_choice import ROWS
+from tpuserve_exporter.models.naming import input_specs
+from tpuserve_exporter.options.export_options import ModelOptions
 
 pytestmark = [
     pytest.mark.xdist_group(__name__),
@@ -158,6 +160,50 @@ def test_a_lambda_is_run_on_request(export: Export, tensorflow: None, tmp_path: 
     model.save(tmp_path / f"twice{suffix}")
     assert export(tmp_path / f"twice{suffix}", tmp_path / "twice", *SIZES, "--unsafe").code == 0
     np.testing.assert_allclose(serve_rows(tmp_path / "twice/1", ROWS), ROWS * 2)
+
+
+@pytest.fixture(scope="module")
+def built_from_data(tensorflow: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a Sequential model without `keras.Input`, which Keras built from a batch of training, and its output."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(4, "relu"), keras.layers.Dense(2, name="scores")])
+    model.compile("adam", "mse")
+    model.fit(np.repeat(ROWS, 8, axis=0), np.ones((16, 2), np.float32), batch_size=16, verbose=0)
+    assert model.inputs[0].shape == (16, 3)
+    path = tmp_path_factory.mktemp("built") / "built.keras"
+    model.save(path)
+    np.save(path.with_name("trained.npy"), model(ROWS).numpy())
+    return path
+
+
+def test_the_batch_of_training_does_not_fix_the_rows_of_requests(
+    export: Export, built_from_data: Path, tmp_path: Path
+) -> None:
+    finished = export(built_from_data, tmp_path / "built", "--batch-sizes", "1,2", "--json")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "built/1")["signatures"]["serving_default"]["inputs"]["inputs"]["shape"] == [
+        None,
+        3,
+    ]
+    expected = np.load(built_from_data.with_name("trained.npy"))
+    np.testing.assert_allclose(serve_rows(tmp_path / "built/1", ROWS), expected, rtol=1e-5)
+
+
+def test_a_fixed_batch_can_be_requested(export: Export, built_from_data: Path, tmp_path: Path) -> None:
+    finished = export(built_from_data, tmp_path / "built", "--input", "inputs:float32[16,3]")
+    assert finished.code == 0, finished.err
+    assert read_manifest(tmp_path / "built/1")["signatures"]["serving_default"]["inputs"]["inputs"]["shape"] == [16, 3]
+
+
+def test_a_stateful_layer_keeps_the_batch_of_training(tensorflow: None) -> None:
+    import keras
+
+    model = keras.Sequential([keras.layers.LSTM(2, stateful=True)])
+    model.compile("adam", "mse")
+    model.fit(np.zeros((4, 5, 3)), np.zeros((4, 2)), batch_size=4, verbose=0)
+    specs = input_specs(model, ModelOptions())[1]
+    assert specs["inputs"].shape.as_list() == [4, 5, 3]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Tests for --labels: the version contains the class names, for clients that get only scores."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.exporter.conftest import Finished, read_manifest
 from tpuserve_exporter.signatures.labels import read_labels
+from tpuserve_exporter.sources.hugging_face_directory import read_class_names
 
 pytestmark = [pytest.mark.xdist_group(__name__)]
 TINY = ("--model", "tests.exporter.builders:tiny", "--batch-sizes", "1")
@@ -38,3 +40,23 @@ def test_labels_that_cannot_be_read_publish_nothing(
     done = export(tiny_checkpoint, tmp_path / "tiny", *TINY, "--labels", labels, "--json")
     assert (done.code, done.document["error"]) == (2, "--labels: line 2 of classes.txt is empty")
     assert not (tmp_path / "tiny").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names", "expected"),
+    [
+        ("BertForSequenceClassification", ["routine", "urgent"], ("routine", "urgent")),
+        ("BertForSequenceClassification", ["LABEL_0", "LABEL_1"], ()),
+        ("BertForSequenceClassification", ["twice", "twice"], ()),
+        ("BertForSequenceClassification", ["two\nlines", "urgent"], ()),
+        ("BertForSequenceClassification", ["score"], ()),
+        ("DetrForObjectDetection", ["cat", "dog"], ()),
+    ],
+    ids=["names", "no names", "repeated", "two lines", "regression", "detector"],
+)
+def test_a_classifier_of_transformers_names_its_classes(
+    tmp_path: Path, architecture: str, names: list[str], expected: tuple[str, ...]
+) -> None:
+    config = {"architectures": [architecture], "id2label": dict(enumerate(names))}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_class_names(tmp_path) == expected

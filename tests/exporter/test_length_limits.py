@@ -51,7 +51,7 @@ def test_the_table_of_positions_limits_the_length(look: Lookup, limit: int) -> N
     import tensorflow as tf
 
     served = _serve(look)
-    assert [f"length up to {limit}, the end" in note for note in served.notes] == [True]
+    assert [f"length up to {limit}: the model's table" in note for note in served.notes] == [True]
     _, graph = served.function.trace()
     ids = np.ones((2, limit + 1), np.int32)
     expected = np.sum(ids[:, :limit]) + np.sum(look(jnp.asarray(TABLE), ids[:, :limit]))
@@ -81,6 +81,11 @@ def test_each_free_dimension_has_its_own_limit() -> None:
 
     served = _serve(look, ids=("n", "length"), words=("n", "others"))
     assert served.source.limits == {"length": 20, "others": 15}
+
+
+def test_sequence_buckets_need_no_word_on_the_table() -> None:
+    served = _serve(lambda table, ids: table[_positions(ids)], longest=16)
+    assert (served.source.limits, served.notes) == ({"length": 20}, ())
 
 
 def test_a_bucket_beyond_the_limit_is_refused() -> None:

@@ -148,7 +148,7 @@ def test_labels_that_do_not_fit_are_explained(text: str, labels: ArrayLike, outp
 
 
 def test_an_unknown_name_suggests_a_class() -> None:
-    with pytest.raises(SamplesUnfit, match=r"label .Cat. is no class of --labels\. Did you mean .cat."):
+    with pytest.raises(SamplesUnfit, match=r"label .Cat. is no class of the model\. Did you mean .cat."):
         measure("accuracy", ["Cat"], LOGITS[:1, :2], names=("cat", "dog"))
 
 

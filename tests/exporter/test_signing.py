@@ -12,9 +12,9 @@ from tpuserve_exporter.command.signing import keygen, sign
 from tpuserve_exporter.destinations.local_directory import LocalDirectory
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.version.manifest import describe_files
-from tpuserve_exporter.version.signing import is_signed_by, read_key, sign_version, signers_of
-from tpuserve_formats.manifest import MANIFEST_FILE, SIGNATURE_FILE
-from tpuserve_formats.signing.keys import key_id, write_key_pair
+from tpuserve_exporter.version.signing import is_signed_by, read_manifest_key, sign_version, signers_of
+from tpuserve_formats.manifest import BUNDLE_FILE, MANIFEST_FILE, SIGNATURE_FILE
+from tpuserve_formats.signing.keys import key_id, parse_public_keys, write_key_pair
 
 
 def write_version(path: Path) -> Path:
@@ -44,7 +44,7 @@ def key(tmp_path: Path) -> Path:
 def test_a_version_is_signed_under_its_directory_names(tmp_path: Path, key: Path) -> None:
     version = write_version(tmp_path / "digits" / "3")
     done = run(sign, version, "--key", key)
-    signer = key_id(read_key(key).public_key())
+    signer = key_id(read_manifest_key(key).public_key())
     assert (done.return_value, done.stdout) == (0, f"signed digits version 3 by {signer}\n")
     assert signers_of(version) == ([f"{signer} as digits version 3"], [])
     assert [path.name for path in version.parent.iterdir()] == ["3"]
@@ -101,7 +101,7 @@ def test_signatures_of_other_keys_stay(tmp_path: Path, key: Path) -> None:
 
 
 def test_a_publication_signs_the_number_that_it_gets(tmp_path: Path, key: Path) -> None:
-    private, base = read_key(key), tmp_path / "digits"
+    private, base = read_manifest_key(key), tmp_path / "digits"
     write_version(base / "4")
     destination = LocalDirectory(base)
     with destination.staging() as staged:
@@ -113,11 +113,11 @@ def test_a_publication_signs_the_number_that_it_gets(tmp_path: Path, key: Path) 
     assert is_signed_by(newest, private, "digits")
     assert not is_signed_by(newest, private, "other")
     write_key_pair(tmp_path / "other")
-    assert not is_signed_by(newest, read_key(tmp_path / "other"), "digits")
+    assert not is_signed_by(newest, read_manifest_key(tmp_path / "other"), "digits")
 
 
 def _sign(staged: Path, number: int, key: Path) -> None:
-    sign_version(staged, "digits", number, read_key(key))
+    sign_version(staged, "digits", number, read_manifest_key(key))
 
 
 def test_a_signature_that_does_not_match_is_a_problem_of_inspect(tmp_path: Path, key: Path) -> None:
@@ -132,4 +132,31 @@ def test_a_signature_that_does_not_match_is_a_problem_of_inspect(tmp_path: Path,
 
 def test_a_file_without_a_key_is_a_wrong_option(tmp_path: Path) -> None:
     with pytest.raises(OptionConflict, match="cannot read the private key"):
-        read_key(tmp_path / "absent")
+        read_manifest_key(tmp_path / "absent")
+
+
+def test_an_ecdsa_key_signs_in_the_form_of_openssf(tmp_path: Path) -> None:
+    assert run(keygen, tmp_path / "key", "--type", "ecdsa-p256").return_value == 0
+    version = write_version(tmp_path / "digits" / "3")
+    done = run(sign, version, "--key", tmp_path / "key")
+    [signer] = parse_public_keys((tmp_path / "key.pub").read_bytes(), "key.pub")
+    assert (done.return_value, done.stdout) == (0, f"signed digits version 3 by {signer}\n")
+    assert signers_of(version) == ([f"{signer} as digits/3 (model.sig, not verified)"], [])
+    assert run(sign, version, "--key", tmp_path / "key").return_value == 0
+    (version / BUNDLE_FILE).write_text("no")
+    assert signers_of(version) == ([], ["its model.sig is not a bundle of a DSSE envelope"])
+
+
+def test_problems_of_both_forms_of_signatures_are_reported(tmp_path: Path, key: Path) -> None:
+    version = write_version(tmp_path / "m" / "1")
+    run(sign, version, "--key", key)
+    (version / MANIFEST_FILE).write_text(f"{(version / MANIFEST_FILE).read_text()} ")
+    (version / BUNDLE_FILE).write_text("no")
+    valid, problems = signers_of(version)
+    assert (valid, len(problems)) == ([], 2)
+
+
+def test_an_export_signs_with_ed25519_alone(tmp_path: Path) -> None:
+    write_key_pair(tmp_path / "key", "ecdsa-p256")
+    with pytest.raises(OptionConflict, match="Use tpuserve sign after the export"):
+        read_manifest_key(tmp_path / "key")

@@ -47,7 +47,7 @@ INSTALLATIONS = (
     ),
     *_of(
         "tpuserve-client",
-        ("", "Python client, `tpuserve` command", "import tpuserve_client"),
+        ("", "Python client, `tpuserve predict`, `tpuserve status`", "import tpuserve_client"),
         ("image", "image files as inputs of `tpuserve predict`", "import PIL.Image"),
     ),
     *_of(
@@ -92,5 +92,9 @@ INSTALLATIONS = (
         ("manifest", "models of the manifest", "import tpuserve_formats.manifest.version"),
         ("records", "TFRecord files", "import tpuserve_formats.tf_record"),
         ("signing", "signatures of versions", "import tpuserve_formats.signing.keys"),
+    ),
+    *_of(
+        "tpuserve-command",
+        ("", "`tpuserve` command; pip installs it with the others", "import tpuserve_command.group"),
     ),
 )

@@ -3,17 +3,20 @@
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from deploy.installation.install import write_pip_conf
+from deploy.installation.wheels import CONSTRAINTS
 from tests.support.optional import cannot_run
-from tests.support.wheels import META, PACKAGES, ROOT, UV, build_wheels
+from tests.support.wheels import ROOT, UV, build_wheels
 
 _OFFLINE = re.compile(r"error sending request|dns error|network|timed out", re.IGNORECASE)
 _RUNS = 5
@@ -91,9 +94,28 @@ class Environments:
         """
         if requirement not in self._made:
             environment = self._empty(requirement)
-            self._install(environment, requirement, _LOCKS.get(requirement, ("dev",)))
+            self._install(environment, requirement, _lock_files(_LOCKS.get(requirement, ("dev",))))
             self._made[requirement] = environment
         return self._made[requirement]
+
+    def make_with_pip(self, name: str, commands: Sequence[str]) -> Environment:
+        """Run the installations of a page: `make install`, which all pages assume, and its `pip install` commands.
+
+        `name` is a new one. pip fails the test with its output if a command fails.
+        """
+        words = [word for command in commands for word in shlex.split(command, comments=True)]
+        packages = [word.partition("=")[2] for word in words if word.startswith("PACKAGES=")]
+        environment = self._empty(name, "--seed")
+        for requirement in " ".join(packages).split() or ["tpuserve"]:
+            self._install(environment, requirement, [self._wheels / CONSTRAINTS])
+        write_pip_conf(environment.folder, self._wheels)
+        # The variable would hide the configuration of the environment, which has its places.
+        variables = {key: value for key, value in os.environ.items() if key != "PIP_FIND_LINKS"}
+        variables["PATH"] = f"{environment.bin}:{os.environ['PATH']}"
+        for command in (command for command in commands if command.startswith("pip ")):
+            ran = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, check=False)
+            assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+        return environment
 
     def remove(self, requirement: str) -> None:
         """Delete an environment, so that the next `make` installs it again."""
@@ -104,17 +126,17 @@ class Environments:
         environment = self._empty(requirement)
         # PyTorch's CPU build, which its lock pins, is not on the index.
         locks = [lock for lock in _LOCKS.get(requirement, ("dev",)) if lock != "torch"]
-        listed = self._install(environment, requirement, locks, "--dry-run")
+        listed = self._install(environment, requirement, _lock_files(locks), "--dry-run")
         return {line.split()[1].partition("==")[0] for line in listed.splitlines() if line.startswith(" + ")}
 
-    def _empty(self, requirement: str) -> Environment:
+    def _empty(self, requirement: str, *options: str) -> Environment:
         environment = Environment(self._folder / re.sub(r"\W+", "-", requirement).strip("-"))
         # An environment remains from a plan.
-        _uv("venv", "--quiet", "--clear", "--python", sys.executable, environment.folder)
+        _uv("venv", "--quiet", "--clear", *options, "--python", sys.executable, environment.folder)
         return environment
 
-    def _install(self, environment: Environment, requirement: str, locks: Sequence[str], *options: str) -> str:
-        constraints = (f"--constraint=requirements/{lock}.lock" for lock in locks)
+    def _install(self, environment: Environment, requirement: str, files: Sequence[Path], *options: str) -> str:
+        constraints = (f"--constraint={file}" for file in files)
         # As in `make lock`: pip's settings locate PyTorch's CPU build.
         places = (self._wheels, *os.environ.get("PIP_FIND_LINKS", "").split())
         links = (f"--find-links={place}" for place in places)
@@ -124,8 +146,12 @@ class Environments:
     @functools.cached_property
     def _wheels(self) -> Path:
         directory = self._folder / "wheels"
-        build_wheels(directory, (*PACKAGES, META))
+        build_wheels(directory)
         return directory
+
+
+def _lock_files(names: Iterable[str]) -> list[Path]:
+    return [ROOT / "requirements" / f"{name}.lock" for name in names]
 
 
 def _uv(*arguments: str | Path) -> str:

@@ -4,6 +4,7 @@ The exporter's environment exports a model, the server's serves it, and the clie
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def test_its_programs_start_and_its_module_can_be_imported(
     [
         ("tpuserve-formats", {"cryptography", "pydantic", "google_crc32c"}),
         ("tpuserve-client", {"PIL"}),
+        ("tpuserve-command", set()),
         (
             "tpuserve-server",
             {"tensorflow", "jax", "ai_edge_litert", "flatbuffers", "fsspec", "gcsfs", "openvino", "ray", "s3fs"},
@@ -145,3 +147,20 @@ def test_a_missing_command_is_named_with_its_installation(environments: Environm
     client = environments.make("tpuserve-client")
     missing = client.run("tpuserve", "serve", code=127, PATH="")
     assert "pip install 'tpuserve-server[tensorflow]'" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("requirement", "commands"),
+    [
+        ("tpuserve-server[tensorflow]", {"serve", "health", "key"}),
+        ("tpuserve-exporter", {"export", "inspect", "check", "sign", "keygen", "deploy"}),
+        ("tpuserve-client", {"predict", "status", "protos"}),
+        ("tpuserve-loadtests", {"loadtest", "rollout", "predict", "status", "protos"}),
+    ],
+)
+def test_each_distribution_brings_the_command(requirement: str, commands: set[str], environments: Environments) -> None:
+    environment = environments.make(requirement)
+    installed, _, _ = environment.run("tpuserve", "--help", PATH="").stdout.partition("Not installed:")
+    assert set(re.findall(r"^  (\w+)  ", installed.partition("Commands:")[2], re.MULTILINE)) == commands
+    for command in commands:
+        assert environment.run("tpuserve", command, "-h").stdout.startswith(f"Usage: tpuserve {command}")

@@ -117,8 +117,8 @@ def call(channel: grpc.Channel, path: str) -> grpc.StatusCode:
 
 
 def test_the_help_of_every_flag_is_the_same_as_with_tensorflow(served: Served) -> None:
-    helped = served.environment.run("tpuserve-serve", "--help").stdout
-    with_tensorflow = served.environment.run(str(EXECUTABLE), "--help").stdout
+    helped = served.environment.run("tpuserve-serve", "--help=all").stdout
+    with_tensorflow = served.environment.run(str(EXECUTABLE), "--help=all").stdout
     assert RUNTIMES.sub("", helped) == RUNTIMES.sub("", with_tensorflow)
     assert "  TensorFlow  not installed: pip install 'tpuserve-server[tensorflow]'\n" in helped
     assert re.search(r"^  JAX         \S+, for device programs$", helped, re.MULTILINE)

@@ -78,7 +78,7 @@ class ClientCore:
         endpoints = Endpoints(self._places, resolve_all=settings.resolve_all, clock=timing.clock)
         budget = RetryBudget(settings.retry)
         attempts = Attempts(endpoints, budget, timing.clock, timing.jitter, settings.on_attempt)
-        self._operations = Operations(_wire(self._places[0]), attempts, timing)
+        self._operations = Operations(self._make_wire(self._places[0]), attempts, timing)
         self._connections = self._make_connections()
         return old
 
@@ -88,6 +88,9 @@ class ClientCore:
 
     def _make_connections(self) -> "Connections | AsyncConnections":
         raise NotImplementedError
+
+    def _make_wire(self, place: Address) -> Wire:
+        return _wire(place)
 
     def _call(
         self,

@@ -22,6 +22,7 @@ Priority: TypeAlias = Literal["high", "low"]
 PRIORITY_HEADER: Final = "x-tpuserve-priority"
 # The first words of an error about a server that no transport reaches.
 CANNOT_CONNECT: Final = "Cannot connect"
+CONNECTION_ENDED: Final = "The connection ended before the response was complete"
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 

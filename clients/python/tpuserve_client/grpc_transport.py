@@ -11,7 +11,7 @@ import grpc.aio
 
 from tpuserve_client.decimal_text import read_decimal
 from tpuserve_client.errors import DeadlineExceeded, FailedPrecondition, Internal, TpuserveError, from_code
-from tpuserve_client.exchange import CANNOT_CONNECT, Exchange, Reply
+from tpuserve_client.exchange import CANNOT_CONNECT, CONNECTION_ENDED, Exchange, Reply
 from tpuserve_client.fork import has_lost_poller, is_child
 from tpuserve_client.limits import Pool
 from tpuserve_client.request_headers import BINARY, HOST, binary_value
@@ -254,7 +254,7 @@ def _message(error: Any, timeout_s: float | None) -> str:  # noqa: ANN401  the s
     if refused := _NO_CONNECTION.match(details):
         return f"{CANNOT_CONNECT}: {refused[1]}"
     if _may_have_run(error):
-        return f"The connection ended before the response was complete: {details.removeprefix('Stream removed ')}"
+        return f"{CONNECTION_ENDED}: {details.removeprefix('Stream removed ')}"
     return str(details)
 
 

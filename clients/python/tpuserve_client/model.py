@@ -121,7 +121,10 @@ class Prediction(Mapping[str, Array]):
     signature_name: str
 
     def __getitem__(self, name: str) -> Array:
-        return self.outputs[name]
+        try:
+            return self.outputs[name]
+        except KeyError:
+            raise KeyError(f"{self.model} has no output {name!r}; its outputs are {sorted(self.outputs)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outputs)

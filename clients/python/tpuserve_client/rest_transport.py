@@ -25,7 +25,7 @@ from tpuserve_client.errors import (
     Unavailable,
     from_http,
 )
-from tpuserve_client.exchange import CANNOT_CONNECT, Exchange, Reply
+from tpuserve_client.exchange import CANNOT_CONNECT, CONNECTION_ENDED, Exchange, Reply
 from tpuserve_client.limits import Pool
 from tpuserve_client.rest_pool import AsyncPooledTransport, PooledTransport
 from tpuserve_client.tls import Tls
@@ -182,7 +182,7 @@ def _as_our_errors(timeout_s: float | None = None) -> Iterator[None]:
     except (httpx.WriteError, httpcore.WriteError) as error:  # the server does not run half a request
         raise Unavailable(f"The connection ended while the client sent the request: {_reason(error)}") from None
     except (httpx.TransportError, httpcore.NetworkError, httpcore.ProtocolError) as error:
-        message = f"The connection ended before the response was complete: {_reason(error)}"
+        message = f"{CONNECTION_ENDED}: {_reason(error)}"
         raise Unavailable(message, may_have_run=True) from None
     except httpx.HTTPError as error:
         raise Internal(f"{type(error).__name__}: {error}") from None

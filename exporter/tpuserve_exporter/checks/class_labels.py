@@ -60,7 +60,7 @@ class ClassLabels:
             raise SamplesUnfit(f"label {shown!r} is a name, but the classes have no names. Use --labels FILE")
         near = difflib.get_close_matches(shown, self._names, n=1)
         raise SamplesUnfit(
-            f"label {shown!r} is no class of --labels" + (f". Did you mean {near[0]!r}?" if near else "")
+            f"label {shown!r} is no class of the model" + (f". Did you mean {near[0]!r}?" if near else "")
         )
 
 

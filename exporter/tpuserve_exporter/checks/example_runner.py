@@ -53,7 +53,7 @@ def _judge_class(example: Example, expected: str, prediction: Prediction, labels
     if labels and expected not in labels and not prediction.texts:
         near = difflib.get_close_matches(expected, labels, n=1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
-        raise SamplesUnfit(f"{example} expects {expected!r}, but --labels has no such class{hint}")
+        raise SamplesUnfit(f"{example} expects {expected!r}, but no class has this name{hint}")
     return f"expected {expected}, received {_received(prediction)}"
 
 

@@ -26,10 +26,11 @@ from tpuserve_exporter.command.vertex import (
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_exporter.deployment.checked_version import CheckedVersion
 from tpuserve_exporter.deployment.machines import GkeMachine
+from tpuserve_exporter.deployment.manifest_check import check_manifest
 from tpuserve_exporter.deployment.names import Image, choose_name
 from tpuserve_exporter.deployment.overlay import Overlay
 from tpuserve_exporter.deployment.plan import Plan
-from tpuserve_exporter.deployment.written_files import write_files
+from tpuserve_exporter.deployment.written_files import packaged_manifests, write_files
 from tpuserve_exporter.errors import OptionConflict, SourceUnreadable
 from tpuserve_exporter.options.tpu import TpuTopology
 from tpuserve_exporter.reports.deployment_table import print_plan
@@ -40,6 +41,8 @@ _VERSION = importlib.metadata.version("tpuserve-exporter")
 _LOG_WIDTH = 150
 _KUSTOMIZATION = "kustomization.yaml"
 _BASE, _COMPONENT = "base", "components/tpu"
+# Directory of the copies of both in the output.
+_MANIFESTS = "manifests"
 # Two servers without a rate, as in the base: one serves while the other restarts.
 _REPLICAS = 2
 # One server may fail or drain while the others hold the rate.
@@ -61,15 +64,18 @@ Examples:
   # a TPU that the export did not check, with four devices
   tpuserve check models/digits/3 --tpu v5e:2x2 --mesh data=4 --json > check.json
   tpuserve deploy render --version models/digits/3 --tpu v5e:2x2 --check check.json --output overlays/digits
+\b
+  # an edited overlay: do its selectors, topology, chips and tolerations fit GKE's TPUs?
+  kubectl kustomize overlays/digits | tpuserve deploy render --validate -
 
 \b
 Exit codes:
-  0  the overlay was written
+  0  the overlay was written, or the manifest of --validate fits
   1  unexpected error
   2  wrong usage, a TPU without a machine, or a load test that shows no capacity
-  4  the version was not checked for the TPU, or does not fit on it
+  4  the version was not checked for the TPU, or does not fit on it; or the manifest of --validate does not fit
   5  the output exists, or cannot be written
-  6  no version with device programs, or a damaged file
+  6  no version with device programs, or a damaged file; or the manifest of --validate has no pod with a TPU
   130  interrupted
 """
 
@@ -82,10 +88,36 @@ def deploy() -> None:
 deploy.add_command(vertex)
 
 
+def _validate(ctx: click.Context, _: click.Parameter, manifest: str | None) -> None:
+    """Compare the manifest with the table of TPUs, and end the command."""
+    if manifest is None:
+        return
+    try:
+        with click.open_file(manifest, "rb") as stream:
+            names = check_manifest(stream.read(), "standard input" if manifest == "-" else manifest)
+    except Exception as error:  # the top of the process
+        ctx.exit(report_error(error, as_json=False))
+    click.echo(f"{', '.join(names)}: selectors, topology, chips and tolerations fit GKE's TPUs")
+    ctx.exit(0)
+
+
 @deploy.command(epilog=_EPILOG, context_settings=SETTINGS)
 @version_option
 @click.option(
-    "--tpu", "topology", required=True, type=TOPOLOGY, help="TPU of each server: v5e or v6e in 1x1, 2x2, 2x4."
+    "--tpu",
+    "topology",
+    required=True,
+    type=TOPOLOGY,
+    help="TPU of each server, on one host: v5e or v6e in 1x1, 2x2, 2x4; v4 or v5p in 2x2x1; tpu7x in 1x1x1, 2x2x1.",
+)
+@click.option(
+    "--validate",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    is_eager=True,
+    expose_value=False,
+    callback=_validate,
+    help="Only compare the TPU pods of a manifest with GKE's TPUs, and exit. `-` reads standard input.",
 )
 @click.option(
     "--output",
@@ -97,10 +129,9 @@ deploy.add_command(vertex)
 @click.option(
     "--manifests",
     metavar="DIR",
-    default="deploy/kubernetes",
-    show_default=True,
     type=click.Path(path_type=Path),
-    help="Directory with the Kustomize base and components of tpuserve.",
+    help="Directory with the Kustomize base and components that the overlay refers to, such as deploy/kubernetes of a "
+    f"checkout of tpuserve.  [default: copies in {_MANIFESTS}/ of --output]",
 )
 @check_option
 @click.option(
@@ -144,7 +175,7 @@ def render(
     version: Path,
     topology: TpuTopology,
     output: Path,
-    manifests: Path,
+    manifests: Path | None,
     check: Path | None,
     loadtest: Path | None,
     rate: float | None,
@@ -178,14 +209,16 @@ def render(
             image=image,
             author=f"`{PROG_NAME} render` of tpuserve-exporter {_VERSION}",
         )
-        written = write_files(output, overlay.files(), replace=force)
+        copies = packaged_manifests(_MANIFESTS) if manifests is None else {}
+        written = write_files(output, {**overlay.files(), **copies}, replace=force)
     except Exception as error:  # the top of the process
         return report_error(error, as_json)
     if as_json:
         files = [str(path) for path in written]
         click.echo(json.dumps({"ok": True, "exit_code": 0, **plan.to_json(), "files": files}, indent=2))
     else:
-        print_plan(Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False), plan, written)
+        shown = [path for path in written if path.parent == output]
+        print_plan(Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False), plan, shown)
     return 0
 
 
@@ -216,8 +249,13 @@ def _choose_most(most: int | None, servers: int) -> int:
     return 2 * servers if most is None else most
 
 
-def _find_manifests(manifests: Path, folder: str, output: Path) -> str:
-    """Return the path of a folder in `manifests`, relative to the output. Raises SourceUnreadable if it is missing."""
+def _find_manifests(manifests: Path | None, folder: str, output: Path) -> str:
+    """Return the path of a folder in `manifests`, relative to the output. Raises SourceUnreadable if it is missing.
+
+    None stands for the copies in the output.
+    """
+    if manifests is None:
+        return f"{_MANIFESTS}/{folder}"
     found = manifests / folder
     if not (found / _KUSTOMIZATION).is_file():
         raise SourceUnreadable(

@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 import click
 
 from tpuserve_exporter.command.running import report_failure, run_program
 from tpuserve_exporter.errors import ExportError, OptionConflict, PublishFailed
-from tpuserve_exporter.version.signing import check_files, read_key, sign_version
-from tpuserve_formats.signing.keys import key_id, write_key_pair
+from tpuserve_exporter.version.signing import check_and_sign, read_key
+from tpuserve_formats.signing.keys import KeyType, key_id, write_key_pair
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _JSON = click.option(
@@ -23,6 +23,10 @@ Examples:
 \b
   # sign version 3 of the model digits
   tpuserve sign models/digits/3 --key signing.key
+\b
+  # the same in the form of OpenSSF Model Signing
+  tpuserve keygen ecdsa.key --type ecdsa-p256
+  tpuserve sign models/digits/3 --key ecdsa.key
 
 \b
 Exit codes:
@@ -45,20 +49,21 @@ def sign(version: Path, key: Path, model: str | None, number: int | None, as_jso
 
     The command first compares every file with the manifest. The signature covers the manifest, the model name and the
     version number. Signatures by other keys stay.
+
+    With an ECDSA key, the command writes model.sig in the form of OpenSSF Model Signing. The program model_signing
+    verifies it, too.
     """
     try:
         subject = model or version.resolve().parent.name, _number(version) if number is None else number
-        private = read_key(key)
-        check_files(version)
-        signature = sign_version(version, *subject, private)
+        signer = check_and_sign(version, *subject, read_key(key))
     except ExportError as error:
         return report_failure(error, as_json)
     except OSError as error:
         return report_failure(PublishFailed(f"cannot sign {version}: {error.strerror}"), as_json)
     if as_json:
-        click.echo(json.dumps({"ok": True, "key_id": signature.key_id, "model": subject[0], "version": subject[1]}))
+        click.echo(json.dumps({"ok": True, "key_id": signer, "model": subject[0], "version": subject[1]}))
     else:
-        click.echo(f"signed {signature.subject} by {signature.key_id}")
+        click.echo(f"signed {subject[0]} version {subject[1]} by {signer}")
     return 0
 
 
@@ -71,14 +76,22 @@ def _number(version: Path) -> int:
 
 @click.command(context_settings=_CONTEXT)
 @click.argument("key_file", type=click.Path(path_type=Path))
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(get_args(KeyType)),
+    default="ed25519",
+    show_default=True,
+    help="ecdsa-p256 signs in the form of OpenSSF Model Signing.",
+)
 @_JSON
-def keygen(key_file: Path, as_json: bool) -> int:
-    """Create a pair of ed25519 keys to sign versions with.
+def keygen(key_file: Path, kind: KeyType, as_json: bool) -> int:
+    """Create a pair of keys to sign versions with.
 
     KEY_FILE gets the private key, which only its owner can read. KEY_FILE.pub gets the public key, for servers.
     """
     try:
-        key = write_key_pair(key_file)
+        key = write_key_pair(key_file, kind)
     except FileExistsError as error:
         return report_failure(OptionConflict(f"{error.filename} exists. Choose another name"), as_json)
     except OSError as error:

@@ -1,44 +1,44 @@
-"""Machines of GKE with a whole TPU slice, and machine types of Vertex AI with their memory."""
+"""Machines of GKE with a whole TPU slice, from the table of TPU families, and machine types of Vertex AI."""
 
 import re
 from dataclasses import dataclass
 from typing import Final, Self
 
 from tpuserve_exporter.errors import DoesNotFit, OptionConflict
-from tpuserve_exporter.options.tpu import TpuTopology
+from tpuserve_exporter.options.tpu import FAMILIES, TpuTopology
 
-# Value of the label cloud.google.com/gke-tpu-accelerator, and prefix of the machine types, by family. From Google's
-# table "Plan TPUs in GKE".
-_FAMILIES = {"v5e": ("tpu-v5-lite-podslice", "ct5lp-hightpu"), "v6e": ("tpu-v6e-slice", "ct6e-standard")}
-# Grids that one machine of these families has: 1, 4 or 8 chips.
-_GRIDS = ("1x1", "2x2", "2x4")
+# Families that Vertex AI has, from Google's page "Deploy a model to Cloud TPU VMs".
+_VERTEX_FAMILIES: Final = ("v5e", "v6e")
 
 
 @dataclass(frozen=True, slots=True)
 class GkeMachine:
-    """One machine. `accelerator` is the value of its label, and `machine_type` its name, such as ct5lp-hightpu-4t."""
+    """One machine. `accelerator` is the value of its label, and `machine_type` its name, such as ct5lp-hightpu-4t.
+
+    `memory_gib` is None for an unknown host memory.
+    """
 
     topology: TpuTopology
     accelerator: str
     machine_type: str
+    memory_gib: float | None
 
     @classmethod
     def of(cls, topology: TpuTopology) -> Self:
         """Return the machine that has all chips of `topology`. Raises OptionConflict if there is none."""
-        family = topology.family.name
-        if family not in _FAMILIES:
-            raise OptionConflict(
-                f"`tpuserve deploy` supports {' and '.join(_FAMILIES)}, and got {topology.name}. Write the deployment "
-                "by hand for other TPUs"
-            )
-        if topology.grid not in _GRIDS:
-            several = topology.chips > topology.family.machine_chips
+        family = topology.family
+        if not family.machines:
+            known = ", ".join(one.name for one in FAMILIES.values() if one.machines)
+            raise OptionConflict(f"GKE does not have {topology.name}. Use one of {known}")
+        machine = next((one for one in family.machines if one.grid == topology.grid), None)
+        if machine is None:
+            several = topology.chips > family.machine_chips
             reason = (
                 "spans several machines, and a server runs on one" if several else "is not a machine of Google Cloud"
             )
-            raise OptionConflict(f"{topology.name} {reason}. Use {', '.join(f'{family}:{grid}' for grid in _GRIDS)}")
-        accelerator, prefix = _FAMILIES[family]
-        return cls(topology, accelerator, f"{prefix}-{topology.chips}t")
+            grids = ", ".join(f"{family.name}:{one.grid}" for one in family.machines)
+            raise OptionConflict(f"{topology.name} {reason}. Use {grids}")
+        return cls(topology, family.gke_accelerator, machine.machine_type, machine.memory_gib)
 
     @property
     def grid(self) -> str:
@@ -64,11 +64,6 @@ _GIB_PER_CPU: Final = {
 }  # fmt: skip
 # Types with less memory than the rule gives.
 _GIB: Final = {"n2-highmem-128": 864.0}
-# From Google's table "Plan TPUs in GKE". Sources differ on ct6e-standard-1t.
-_TPU_GIB: Final = {
-    "ct5lp-hightpu-1t": 48.0, "ct5lp-hightpu-4t": 192.0, "ct5lp-hightpu-8t": 384.0,
-    "ct6e-standard-4t": 720.0, "ct6e-standard-8t": 1440.0,
-}  # fmt: skip
 # Prefixes of machine types with TPUs.
 _TPU_TYPES: Final = ("ct", "tpu")
 
@@ -96,8 +91,10 @@ class VertexMachine:
     @classmethod
     def of(cls, topology: TpuTopology) -> Self:
         """Return the machine that has all chips of `topology`. Raises OptionConflict if there is none."""
-        machine_type = GkeMachine.of(topology).machine_type
-        return cls(machine_type, _TPU_GIB.get(machine_type), topology)
+        if topology.family.name not in _VERTEX_FAMILIES:
+            raise OptionConflict(f"Vertex AI has {' and '.join(_VERTEX_FAMILIES)}, and not {topology.name}")
+        machine = GkeMachine.of(topology)
+        return cls(machine.machine_type, machine.memory_gib, topology)
 
     def check_memory(self, needed_gib: int) -> None:
         """Raise DoesNotFit if the memory is known and smaller than `needed_gib`."""

@@ -93,6 +93,14 @@ class Overlay:
             yield "    - op: replace"
             yield f"      path: /spec/{name}Replicas"
             yield f"      value: {count}"
+        if plan.replicas > 1:
+            yield from _comment("A node drain may evict one server at a time, because there are others.")
+            yield from _patch("PodDisruptionBudget")
+            yield "    - op: remove"
+            yield "      path: /spec/minAvailable"
+            yield "    - op: add"
+            yield "      path: /spec/maxUnavailable"
+            yield "      value: 1"
 
     def _deployment(self) -> Iterator[str]:
         plan, machine, needs = self.plan, self.plan.machine, self.plan.needs

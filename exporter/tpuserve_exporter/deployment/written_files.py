@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from tpuserve_exporter.errors import PublishFailed
 
+_PACKAGED: Final = Path(__file__).with_name("manifests")
+
+
+def packaged_manifests(folder: str) -> Mapping[str, str]:
+    """Return the texts of tpuserve's Kustomize base and components, by name below `folder`."""
+    files = sorted(_PACKAGED.rglob("*.yaml"))
+    return {f"{folder}/{path.relative_to(_PACKAGED)}": path.read_text(encoding="utf-8") for path in files}
+
 
 def write_files(directory: Path, files: Mapping[str, str], *, replace: bool) -> list[Path]:
-    """Write the files, and return their paths. Create the directory if it does not exist.
+    """Write the files, and return their paths. Create directories that do not exist.
 
     With `replace`, files of the same names are replaced, and other files stay.
 
@@ -21,6 +30,7 @@ def write_files(directory: Path, files: Mapping[str, str], *, replace: bool) -> 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path, text in paths.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, text)
     except OSError as error:
         raise PublishFailed(f"cannot write {error.filename or directory}: {error.strerror}") from error

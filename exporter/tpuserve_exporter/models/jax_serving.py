@@ -104,10 +104,12 @@ def serve_jax(
         module, refusal = _try_free_rows(form, batch_sizes)
         if module is not None:
             notes = _note_length(form, longest, refusals) if longest is not None else _note_branches(form)
-            return _serve(form, _convert(form, variables), variables, module, (*_note_limits(function), *notes))
+            return _serve(
+                form, _convert(form, variables), variables, module, (*_note_limits(function, longest), *notes)
+            )
         refusals.append(refusal)
     form, module, length_refusals = _lower_first([function, *bounded], batch_sizes[0], longest)
-    notes = (*_note_limits(function), *_note_length(form, longest, length_refusals))
+    notes = (*_note_limits(function, longest), *_note_length(form, longest, length_refusals))
     if not function.batched:
         return _serve(form, _convert(form, variables), variables, module, notes)
     sizes = (*batch_sizes, _LEAST_ROWS) if max(batch_sizes) < _LEAST_ROWS else batch_sizes
@@ -159,10 +161,14 @@ def _bound(function: JaxFunction, longest: int) -> JaxFunction:
     return function.limited(dict.fromkeys(function.lengths, longest))
 
 
-def _note_limits(function: JaxFunction) -> tuple[str, ...]:
+def _note_limits(function: JaxFunction, longest: int | None) -> tuple[str, ...]:
+    """Describe the limits of the model itself. With sequence buckets, the user chose a limit within them."""
+    if longest is not None:
+        return ()
     return tuple(
-        f"a request can have {name} up to {limit}, the end of the model's table of positions or a limit of its code. "
-        "The version refuses longer requests"
+        f"a request can have {name} up to {limit}: the model's table of positions ends there, or its code has this "
+        "limit. The version refuses longer requests. --sequence-buckets sets the lengths that servers pad to, and a "
+        "lower limit"
         for name, limit in function.limits.items()
     )
 

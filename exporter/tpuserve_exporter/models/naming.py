@@ -31,10 +31,27 @@ def input_specs(model: "keras.Model", options: ModelOptions) -> "tuple[Any, dict
     check_names(names)
     namings = options.inputs or (InputNaming(""),) * len(leaves)
     specs = {
-        name: _narrow(_ragged_spec(name, leaf, one) or tf.TensorSpec(leaf.shape, leaf.dtype, name=name), one)
+        name: _narrow(
+            _ragged_spec(name, leaf, one) or tf.TensorSpec(_served_shape(model, leaf), leaf.dtype, name=name), one
+        )
         for name, leaf, one in zip(names, leaves, namings, strict=True)
     }
     return structure, specs
+
+
+def _served_shape(model: "keras.Model", leaf: Any) -> "tuple[int | None, ...]":  # noqa: ANN401 - untyped Keras
+    """Return the shape of a dense input, with a free batch where only training data has fixed it.
+
+    Keras builds a Sequential model without `keras.Input` from the first batch of `fit`, and keeps its number of rows.
+    A stateful layer has one state for each of these rows, so their number stays.
+    """
+    import keras
+
+    shape: tuple[int | None, ...] = leaf.shape
+    is_from_data = isinstance(model, keras.Sequential) and _AUTOMATIC_INPUT.fullmatch(leaf.name)
+    if is_from_data and not any(getattr(layer, "stateful", False) for layer in model.layers):
+        return (None, *shape[1:])
+    return shape
 
 
 def _ragged_spec(name: str, leaf: Any, naming: InputNaming) -> "tf.RaggedTensorSpec | None":  # noqa: ANN401 - untyped Keras

@@ -16,13 +16,23 @@ _CUBES = ("1x1x1", "1x2x1", "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8"
 
 
 @dataclass(frozen=True, slots=True)
+class TpuMachine:
+    """A machine of Google Cloud that has all chips of a grid. `memory_gib` is None for an unknown host memory."""
+
+    grid: str
+    machine_type: str
+    memory_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TpuFamily:
     """A generation of chips. Figures are for one device. A chip has `devices_per_chip` devices.
 
     `hbm_bytes` is the compiler's memory limit for a program. `flops_per_s` is the published peak in bfloat16, and
     `bytes_per_s` the published bandwidth of HBM. `machine_chips` is the number of chips in the largest machine.
     `accelerator` is the prefix of its machines' names (v5litepod-4). The number after the prefix counts chips or, with
-    `counts_cores`, two for each chip.
+    `counts_cores`, two for each chip. `gke_accelerator` is the value of the label cloud.google.com/gke-tpu-accelerator,
+    or empty for a family that GKE does not have. `machines` are the slices with one host, in ascending order.
     """
 
     name: str
@@ -34,6 +44,33 @@ class TpuFamily:
     grids: tuple[str, ...]
     accelerator: str
     counts_cores: bool
+    gke_accelerator: str
+    machines: tuple[TpuMachine, ...]
+
+    def host_chips(self, grid: str) -> tuple[int, ...]:
+        """Return the possible numbers of chips of a host in a slice with this grid, or () if GKE has no such slice.
+
+        A slice of several hosts has hosts with four chips. A 2x4 slice has one host with eight chips, or two with four.
+        """
+        if not self.gke_accelerator:
+            return ()
+        one_host = tuple(count_chips(grid) for machine in self.machines if machine.grid == grid)
+        return (*one_host, *((_SLICE_HOST_CHIPS,) if self._has_hosts(grid) else ()))
+
+    def _has_hosts(self, grid: str) -> bool:
+        """Return whether GKE has slices of several hosts with this grid."""
+        if self.grids is _FLAT:
+            return grid in _FLAT and count_chips(grid) > _SLICE_HOST_CHIPS
+        if re.fullmatch(r"\d{1,3}x\d{1,3}x\d{1,3}", grid) is None:
+            return False
+        sizes = [int(size) for size in grid.split("x")]
+        whole = sizes == sorted(sizes) and all(size and size % _SLICE_HOST_CHIPS == 0 for size in sizes)
+        return whole or grid in _SMALL_SLICES
+
+
+def count_chips(grid: str) -> int:
+    """Return the number of chips in a grid such as 2x4."""
+    return math.prod(int(size) for size in grid.split("x"))
 
 
 def _family(
@@ -41,11 +78,32 @@ def _family(
     grids: tuple[str, ...],
     accelerator: str = "", counts_cores: bool = True,
 ) -> TpuFamily:  # fmt: skip
+    gke_accelerator, machines = _GKE.get(name, ("", ()))
     return TpuFamily(
         name, devices, int(hbm_gib * GIB), chip_tflops * 1e12 / devices, chip_gb_per_s * 1e9 / devices, machine_chips,
-        grids, accelerator or name, counts_cores,
+        grids, accelerator or name, counts_cores, gke_accelerator, tuple(TpuMachine(*one) for one in machines),
     )  # fmt: skip
 
+
+# The accelerator label of GKE, and the slices with one host: grid, machine type, GiB of host memory. From Google's page
+# "Plan TPUs in GKE" and the table of XPK, Google's tool for TPUs on GKE. Sources differ on the memory of
+# ct6e-standard-1t, and that of tpu7x is not in them.
+_GKE: Mapping[str, tuple[str, tuple[tuple[str, str, float | None], ...]]] = {
+    "v4": ("tpu-v4-podslice", (("2x2x1", "ct4p-hightpu-4t", 407),)),
+    "v5e": (
+        "tpu-v5-lite-podslice",
+        (("1x1", "ct5lp-hightpu-1t", 48), ("2x2", "ct5lp-hightpu-4t", 192), ("2x4", "ct5lp-hightpu-8t", 384)),
+    ),
+    "v5p": ("tpu-v5p-slice", (("2x2x1", "ct5p-hightpu-4t", 448),)),
+    "v6e": (
+        "tpu-v6e-slice",
+        (("1x1", "ct6e-standard-1t", None), ("2x2", "ct6e-standard-4t", 720), ("2x4", "ct6e-standard-8t", 1440)),
+    ),
+    "tpu7x": ("tpu7x", (("1x1x1", "tpu7x-standard-1t", None), ("2x2x1", "tpu7x-standard-4t", None))),
+}
+# Slices of several hosts: the number of chips of a host, and the cubes with a side that is not a multiple of four.
+_SLICE_HOST_CHIPS = 4
+_SMALL_SLICES = ("2x2x2", "2x2x4", "2x4x4")
 
 # HBM limits are from errors of libtpu 0.0.52 (0.0.42: 31.25 GiB for v6e). Peak and bandwidth of a chip, and chips of a
 # machine, are from Google's documentation of each generation.
@@ -88,7 +146,7 @@ class TpuTopology:
 
     @property
     def chips(self) -> int:
-        return math.prod(int(size) for size in self.grid.split("x"))
+        return count_chips(self.grid)
 
     @property
     def devices(self) -> int:

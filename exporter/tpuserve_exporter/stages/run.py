@@ -24,6 +24,7 @@ from tpuserve_exporter.programs.lowering import check_lowering
 from tpuserve_exporter.programs.preflight import Preflight
 from tpuserve_exporter.signatures.labels import read_labels
 from tpuserve_exporter.sources.checkpoint_path import source_errors
+from tpuserve_exporter.sources.hugging_face_directory import is_hugging_face, read_class_names
 from tpuserve_exporter.sources.kinds import builds_itself, detect, open_as_kind, open_source
 from tpuserve_exporter.sources.live_model import open_live
 from tpuserve_exporter.sources.opened import OpenedSource
@@ -40,7 +41,7 @@ from tpuserve_exporter.stages.publishing import (
 )
 from tpuserve_exporter.stages.writing import Frozen, Written, freeze_model, write_version
 from tpuserve_exporter.terms.progress import Progress
-from tpuserve_exporter.version.signing import read_key
+from tpuserve_exporter.version.signing import read_manifest_key
 from tpuserve_exporter.version.tflite import check_litert
 
 
@@ -173,9 +174,9 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
     SamplesUnfit for --labelled, BuilderFailed for a function of --expect, and OptionConflict for bad --labels, for a
     bad key, and for a mesh larger than a topology.
     """
-    key = None if options.sign is None else read_key(options.sign)
+    key = None if options.sign is None else read_manifest_key(options.sign)
     destination = open_destination(options.out_base)
-    labels = read_labels(options.labels)
+    labels = _name_classes(options)
     destination.check(options.version)
     if "tflite" in options.also:
         check_litert()
@@ -192,6 +193,18 @@ def prepare(options: ExportOptions, progress: Progress) -> Job:
     warnings = Warnings(progress)
     checks = Checks(options, progress, warnings.add)
     return Job(options, progress, warnings, destination, labels, checks, preflight, key, labelled)
+
+
+def _name_classes(options: ExportOptions) -> tuple[str, ...]:
+    """Return the names of --labels, or else of a Hugging Face directory without --model.
+
+    Raises OptionConflict, and the errors of a source that cannot be read.
+    """
+    names = read_labels(options.labels)
+    if names or options.model.builder is not None or options.kind not in (None, "huggingface"):
+        return names
+    with source_errors(options.source):
+        return read_class_names(options.source) if is_hugging_face(options.source) else ()
 
 
 def screen_version(job: Job, written: Written) -> Written:

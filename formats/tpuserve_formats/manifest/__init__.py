@@ -10,5 +10,7 @@ from typing import Final
 MANIFEST_FILE: Final = Path("assets.extra/tpuserve/manifest.json")
 # Signatures of the manifest (`tpuserve_formats.signing`).
 SIGNATURE_FILE: Final = MANIFEST_FILE.with_name("manifest.sig.json")
+# Signature in the form of OpenSSF Model Signing.
+BUNDLE_FILE: Final = Path("model.sig")
 # Version of the manifest and of its device programs.
 FORMAT_VERSION: Final = 1

@@ -4,9 +4,11 @@ This module copies the upstream message into a separate descriptor pool, because
 name. It parses the messages of upstream clients, and upstream messages preserve the fields as unknown fields.
 """
 
+import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from tpuserve_formats.messages import official
@@ -14,6 +16,7 @@ from tpuserve_formats.messages._proto import batching_parameters_pb2, ensemble_s
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
+    from google.protobuf.message import Message
 
 # Fields of ModelConfig. Their numbers are far above those that upstream may assign.
 BATCHING_PARAMETERS = "batching_parameters"
@@ -76,3 +79,16 @@ def _extend(file: FileDescriptorProto) -> None:
 
 # The class exists only at run time, so it has no static type.
 ModelServerConfig: type[Any] = _extended()
+
+
+def configuration_sha256(config: "Message") -> str:
+    """Return the SHA-256 of what a ModelServerConfig means, in hexadecimal. Both a server and its clients compute it.
+
+    Comments, the form of the text, and the order of fields, labels and models do not change it. Fields without a
+    value and fields with the default value are equal. `config` is of the class in this module.
+    """
+    document = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    models = document.get("model_config_list", {}).get("config", [])
+    models.sort(key=lambda model: model.get("name", ""))
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

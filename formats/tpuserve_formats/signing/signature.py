@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tpuserve_formats.manifest import SIGNATURE_FILE
 from tpuserve_formats.manifest.part import Part
 from tpuserve_formats.signing.errors import BadSignature
-from tpuserve_formats.signing.keys import key_id
+from tpuserve_formats.signing.keys import PublicKey, key_id
 
 MAX_SIGNATURE_BYTES = 2**20
 _CONTEXT = b"tpuserve-manifest-v1\n"
@@ -95,7 +95,7 @@ class SignatureFile(Part):
         """Return the content of the file."""
         return f"{self.model_dump_json(indent=2)}\n".encode()
 
-    def find_signer(self, manifest: bytes, model: str, version: int, trusted: Mapping[str, Ed25519PublicKey]) -> str:
+    def find_signer(self, manifest: bytes, model: str, version: int, trusted: Mapping[str, PublicKey]) -> str:
         """Return the id of a trusted key that signed this version. Raises BadSignature with the reason if none did."""
         ours = [one for one in self.signatures if one.key_id in trusted and _is_key(one, trusted[one.key_id])]
         if not ours:
@@ -110,9 +110,11 @@ class SignatureFile(Part):
         raise BadSignature(f"it is signed as {valid[0].subject}, and this is {model} version {version}")
 
 
-def _is_key(signature: VersionSignature, key: Ed25519PublicKey) -> bool:
+def _is_key(signature: VersionSignature, key: PublicKey) -> bool:
     """Return whether a signature names exactly this key. Two keys could have the same id."""
-    return signature.public_key == base64.b64encode(key.public_bytes_raw()).decode()
+    return (
+        isinstance(key, Ed25519PublicKey) and signature.public_key == base64.b64encode(key.public_bytes_raw()).decode()
+    )
 
 
 def _message(manifest: bytes, model: str, version: int) -> bytes:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tests.clients.model_server import ModelServer, serving
 from tests.support.certificates import Authority, ServerTls
-from tpuserve_client.cli import main
+from tests.support.client_commands import client_commands
 
 TOKEN = "s3cr3t-token"
 
@@ -30,13 +30,13 @@ def test_a_server_that_wants_certificates_and_a_token_is_asked(
         asked = ["--ca", str(authority.ca), "--cert", str(own.cert), "--key", str(own.key)]
         asked += ["--header", "Authorization: Bearer ${TOKEN}"]
         options = [*asked, "--tls-server-name", "model.example"]
-        result = CliRunner().invoke(main, ["status", "affine", *options, "--header", f"@{file}"])
+        result = CliRunner().invoke(client_commands, ["status", "affine", *options, "--header", f"@{file}"])
         assert (result.exit_code, result.stderr) == (0, "")
         row = tmp_path / "row.json"
         row.write_text("[[1, 2, 3, 4]]")
-        result = CliRunner().invoke(main, ["predict", "affine", "--input", str(row), *options])
+        result = CliRunner().invoke(client_commands, ["predict", "affine", "--input", str(row), *options])
         assert (result.exit_code, result.stderr) == (0, "")
-        stranger = CliRunner().invoke(main, ["status", "affine", *asked, "--timeout", "30"])
+        stranger = CliRunner().invoke(client_commands, ["status", "affine", *asked, "--timeout", "30"])
     assert stranger.exit_code == 1
     assert stranger.stderr.startswith("Error: UNAVAILABLE: ")
     assert TOKEN not in stranger.stderr
@@ -58,7 +58,7 @@ def test_a_server_that_wants_certificates_and_a_token_is_asked(
     ],
 )
 def test_options_that_do_not_do_are_usage_errors_that_tell_no_value(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(main, ["status", "--address", "localhost:1", *options])
+    result = CliRunner().invoke(client_commands, ["status", "--address", "localhost:1", *options])
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert TOKEN not in result.stderr

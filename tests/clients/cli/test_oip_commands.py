@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.clients.model_server import ModelServer
 from tests.clients.oip_faces import OIP
-from tpuserve_client.cli import main
+from tests.support.client_commands import client_commands
 
 pytestmark = pytest.mark.parametrize("protocol", OIP, indirect=True)
 
@@ -21,7 +21,9 @@ def _address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_predict_prints_the_outputs(tmp_path: Path, server: ModelServer) -> None:
     row = tmp_path / "row.json"
     row.write_text("[[1, 2, 3, 4]]")
-    result = CliRunner().invoke(main, ["predict", "affine", "--input", str(row), "--priority", "low", "--json"])
+    result = CliRunner().invoke(
+        client_commands, ["predict", "affine", "--input", str(row), "--priority", "low", "--json"]
+    )
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["outputs"] == {"y": [[3.0, 5.0, 7.0, 9.0]], "best": [3]}
@@ -32,7 +34,7 @@ def test_predict_prints_the_outputs(tmp_path: Path, server: ModelServer) -> None
 def test_label_is_one_line_that_names_the_other_protocol(tmp_path: Path) -> None:
     row = tmp_path / "row.json"
     row.write_text("[[1, 2, 3, 4]]")
-    result = CliRunner().invoke(main, ["predict", "affine", "--input", str(row), "--label", "stable"])
+    result = CliRunner().invoke(client_commands, ["predict", "affine", "--input", str(row), "--label", "stable"])
     assert result.exit_code == 1
     assert result.stderr.startswith(
         "Error: INVALID_ARGUMENT: The Open Inference Protocol has no version labels. Use an"
@@ -41,11 +43,11 @@ def test_label_is_one_line_that_names_the_other_protocol(tmp_path: Path) -> None
 
 
 def test_status_lists_the_ready_versions(server: ModelServer) -> None:
-    result = CliRunner().invoke(main, ["status", "affine", "--wait"])
+    result = CliRunner().invoke(client_commands, ["status", "affine", "--wait"])
     assert (result.exit_code, result.stdout) == (0, "7\tAVAILABLE\t\n3\tAVAILABLE\t\n")
-    assert CliRunner().invoke(main, ["status"]).exit_code == 0
+    assert CliRunner().invoke(client_commands, ["status"]).exit_code == 0
     server.ready = False
-    assert CliRunner().invoke(main, ["status"]).exit_code == 1
+    assert CliRunner().invoke(client_commands, ["status"]).exit_code == 1
 
 
 @pytest.mark.parametrize(("is_ready", "exit_code"), [(True, 0), (False, 1)])
@@ -53,6 +55,6 @@ def test_status_of_a_server_without_versions_is_the_models_readiness(
     server: ModelServer, is_ready: bool, exit_code: int
 ) -> None:
     server.version_header, server.ready = False, is_ready
-    result = CliRunner().invoke(main, ["status", "affine"])
+    result = CliRunner().invoke(client_commands, ["status", "affine"])
     assert (result.exit_code, result.stdout) == (exit_code, "")
     assert server.methods() == ["ModelMetadata", "ModelReady"]

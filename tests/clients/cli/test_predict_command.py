@@ -13,7 +13,8 @@ from PIL import Image
 
 from tests.clients.clients_under_test import Clock
 from tests.clients.model_server import BOOL, FLOAT, STRING, UINT8, Failure, ModelServer, Served
-from tpuserve_client.cli import connection, main
+from tests.support.client_commands import client_commands
+from tpuserve_client.cli import connection
 from tpuserve_client.errors import Code
 
 ROW = [1.0, 2.0, 3.0, 4.0]
@@ -28,7 +29,7 @@ def _address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def predict(content: object, *arguments: str) -> Result:
     """Run the command with `content` on standard input: bytes as they are, any other object as JSON."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return CliRunner().invoke(main, ["predict", *arguments, "--input", "-"], input=data)
+    return CliRunner().invoke(client_commands, ["predict", *arguments, "--input", "-"], input=data)
 
 
 def answer(content: object, *arguments: str) -> dict[str, object]:
@@ -183,11 +184,11 @@ def test_text_goes_to_a_string_input(server: ModelServer, tmp_path: Path) -> Non
     server.signatures["mirror"] = (spec, spec)
     (tmp_path / "review.txt").write_text("a good film\n")
     for given in (["--text", "a good film"], ["--input", str(tmp_path / "review.txt")]):
-        result = CliRunner().invoke(main, ["predict", "mirror", *given, "--json"])
+        result = CliRunner().invoke(client_commands, ["predict", "mirror", *given, "--json"])
         assert json.loads(result.stdout)["outputs"] == {"x": ["a good film"]}
-    result = CliRunner().invoke(main, ["predict", "affine", "--text", "a good film"])
+    result = CliRunner().invoke(client_commands, ["predict", "affine", "--text", "a good film"])
     assert (result.exit_code, "does not accept text. Send an array" in result.stderr) == (1, True)
-    assert CliRunner().invoke(main, ["predict", "mirror"]).exit_code == 2
+    assert CliRunner().invoke(client_commands, ["predict", "mirror"]).exit_code == 2
 
 
 def test_best_classes_are_named_by_the_servers_labels_or_a_file(server: ModelServer, tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ def test_timeout_spans_all_requests_of_the_command(server: ModelServer, monkeypa
 
 @pytest.mark.parametrize("arguments", [["m"], ["m", "-i", "/no/such/file"], ["m", "-i", "-", "--version", "x"]])
 def test_wrong_usage_exits_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(main, ["predict", *arguments]).exit_code == 2
+    assert CliRunner().invoke(client_commands, ["predict", *arguments]).exit_code == 2
 
 
 def test_version_and_label_exclude_each_other() -> None:
@@ -294,9 +295,9 @@ def test_version_and_label_exclude_each_other() -> None:
 
 
 def test_without_pillow_the_extra_is_named(address: str) -> None:
-    program = "import sys; sys.modules['PIL'] = None; from tpuserve_client.cli import main; main()"
+    program = "import sys; sys.modules['PIL'] = None; from tpuserve_client.cli import predict_main; predict_main()"
     result = subprocess.run(
-        [sys.executable, "-c", program, "predict", "single", "--input", "-", "--address", address],
+        [sys.executable, "-c", program, "single", "--input", "-", "--address", address],
         input=png(np.zeros((2, 2), np.uint8)),
         capture_output=True,
         check=False,

@@ -8,7 +8,7 @@ import pytest
 from tests.exporter.checked_manifests import GIB, preflight_rows, write_checked
 from tpuserve_exporter.deployment.capacity import Capacity, Demand
 from tpuserve_exporter.deployment.checked_version import CheckedVersion
-from tpuserve_exporter.deployment.machines import GkeMachine
+from tpuserve_exporter.deployment.machines import GkeMachine, VertexMachine
 from tpuserve_exporter.deployment.plan import Plan, ServerNeeds
 from tpuserve_exporter.errors import OptionConflict
 from tpuserve_exporter.options.tpu import TpuTopology
@@ -29,6 +29,10 @@ def plan(version: CheckedVersion, demand: Demand | None = None, price: Price | N
         ("v5e:2x4", "tpu-v5-lite-podslice", "ct5lp-hightpu-8t", 8),
         ("v6e:1x1", "tpu-v6e-slice", "ct6e-standard-1t", 1),
         ("v6e-8", "tpu-v6e-slice", "ct6e-standard-8t", 8),
+        ("v4-8", "tpu-v4-podslice", "ct4p-hightpu-4t", 4),
+        ("v5p-8", "tpu-v5p-slice", "ct5p-hightpu-4t", 4),
+        ("tpu7x:1x1x1", "tpu7x", "tpu7x-standard-1t", 1),
+        ("tpu7x:2x2x1", "tpu7x", "tpu7x-standard-4t", 4),
     ],
 )
 def test_a_topology_is_a_machine_of_gke(tpu: str, accelerator: str, machine_type: str, chips: int) -> None:
@@ -41,13 +45,21 @@ def test_a_topology_is_a_machine_of_gke(tpu: str, accelerator: str, machine_type
     [
         ("v5e:4x4", "v5e:4x4 spans several machines, and a server runs on one. Use v5e:1x1, v5e:2x2, v5e:2x4"),
         ("v6e:1x2", "v6e:1x2 is not a machine of Google Cloud. Use v6e:1x1, v6e:2x2, v6e:2x4"),
-        ("v5p:2x2x1", "supports v5e and v6e, and got v5p:2x2x1"),
+        ("v5p:1x1x1", "v5p:1x1x1 is not a machine of Google Cloud. Use v5p:2x2x1"),
+        ("tpu7x:2x2x2", "tpu7x:2x2x2 spans several machines, and a server runs on one. Use tpu7x:1x1x1, tpu7x:2x2x1"),
+        ("v3:2x2", "GKE does not have v3:2x2. Use one of v4, v5e, v5p, v6e, tpu7x"),
     ],
 )
 def test_other_topologies_are_refused(tpu: str, reason: str) -> None:
     with pytest.raises(OptionConflict) as raised:
         GkeMachine.of(TpuTopology.parse(tpu))
     assert reason in str(raised.value)
+
+
+def test_vertex_ai_has_two_families() -> None:
+    assert VertexMachine.of(V5E).memory_gib == 48
+    with pytest.raises(OptionConflict, match="Vertex AI has v5e and v6e, and not v5p:2x2x1"):
+        VertexMachine.of(TpuTopology.parse("v5p:2x2x1"))
 
 
 def test_the_startup_budget_follows_from_compilation_and_size(tmp_path: Path) -> None:

@@ -74,6 +74,34 @@ def test_a_directory_needs_no_builder_and_no_inputs(export: Export, tmp_path: Pa
         same(call(tmp_path / "base/1", **inputs), answers(model, inputs, "logits"))
 
 
+NAMED = {"id2label": {0: "routine", 1: "soon", 2: "urgent"}}
+
+
+def test_class_names_come_from_the_configuration(export: Export, tmp_path: Path) -> None:
+    save(tmp_path / "bert", "BertForSequenceClassification", transformers.BertConfig(**BERT, **NAMED))
+    labelled = tmp_path / "rows.npz"
+    named = np.array(["soon", "urgent", "routine", "urgent"])
+    rows: dict[str, Any] = {"label": named, "token_type_ids": np.zeros((4, 8), np.int64), **tokens(4, 8)}
+    np.savez(labelled, **rows)
+    measured = ("--labelled", labelled, "--expect", "accuracy>=0")
+    finished = export(tmp_path / "bert", tmp_path / "base", *SIZES, "--sequence-buckets", "8", *measured)
+    assert finished.code == 0, finished.err
+    version = tmp_path / "base/1"
+    assert (version / read_manifest(version)["labels"]).read_text() == "routine\nsoon\nurgent\n"
+    [metric] = read_manifest(version)["evaluation"]["metrics"]
+    expected = [list(NAMED["id2label"].values()).index(name) for name in named]
+    inputs = {name: value for name, value in rows.items() if name != "label"}
+    assert metric["value"] == np.mean(call(version, **inputs)["logits"].argmax(1) == expected)
+
+
+def test_the_option_replaces_the_names_of_the_configuration(export: Export, tmp_path: Path) -> None:
+    save(tmp_path / "bert", "BertForSequenceClassification", transformers.BertConfig(**BERT, **NAMED))
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    finished = export(tmp_path / "bert", tmp_path / "base", *SIZES, "--labels", tmp_path / "labels.txt")
+    assert finished.code == 0, finished.err
+    assert (tmp_path / "base/1/assets.extra/labels.txt").read_text() == "a\nb\nc\n"
+
+
 def test_options_choose_the_class_settings_inputs_and_outputs(export: Export, tmp_path: Path) -> None:
     save(tmp_path / "roberta", "RobertaForMaskedLM", transformers.RobertaConfig(**BERT, pad_token_id=1))
     chosen = ("--model", "transformers:RobertaModel", "--model-arg", "output_hidden_states=true", *SIZES)

@@ -84,7 +84,9 @@ def test_a_key_pair_signs_and_verifies(tmp_path: Path) -> None:
     public = write_key_pair(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     assert list(parse_public_keys((tmp_path / "key.pub").read_bytes(), "key.pub")) == [key_id(public)]
-    file = signed(read_private_key(tmp_path / "key"))
+    private = read_private_key(tmp_path / "key")
+    assert isinstance(private, Ed25519PrivateKey)
+    file = signed(private)
     assert file.find_signer(
         MANIFEST, "m", 3, parse_public_keys((tmp_path / "key.pub").read_bytes(), "key.pub")
     ) == key_id(public)
@@ -108,7 +110,7 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 def test_files_without_keys_are_refused(tmp_path: Path) -> None:
     (tmp_path / "no").write_text("no key")
     (tmp_path / "no").chmod(0o600)
-    curve = ec.generate_private_key(ec.SECP256R1()).public_key()
+    curve = ec.generate_private_key(ec.SECP256K1()).public_key()
     (tmp_path / "curve").write_bytes(curve.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     for path, read in ((tmp_path / "no", read_private_key), (tmp_path / "absent", read_private_key)):
         with pytest.raises(BadKey):

@@ -21,8 +21,9 @@ from tpuserve_client.credentials import (
     check_private,
     checked_key,
 )
-from tpuserve_client.errors import InvalidArgument, PermissionDenied, TpuserveError, Unauthenticated
-from tpuserve_client.exchange import CANNOT_CONNECT
+from tpuserve_client.errors import DeadlineExceeded, InvalidArgument, PermissionDenied, TpuserveError, Unauthenticated
+from tpuserve_client.exchange import CANNOT_CONNECT, CONNECTION_ENDED
+from tpuserve_client.handshake import handshake_problem
 from tpuserve_client.request_headers import parse_headers
 from tpuserve_client.tls import Tls
 
@@ -56,6 +57,47 @@ class Connection:
             return Client(self.address, tls=tls, headers=headers, api_key=api_key, allow_plaintext_key=True)
         except InvalidArgument as error:
             raise click.UsageError(error.message) from None
+
+    def advised(self, message: str) -> str:
+        """Return why the server is not reachable or not ready as one line, with what to do if no server is there."""
+        line = " ".join(message.split())
+        # A server of the other kind refuses the connection, or answers with bytes that are not HTTP.
+        if line.startswith((CANNOT_CONNECT, CONNECTION_ENDED)) and (problem := self._tls_problem()):
+            return f"{CANNOT_CONNECT}: {problem}"
+        return f"{line}. Start the server, or set --address" if CANNOT_CONNECT in line else line
+
+    @contextmanager
+    def one_line_errors(self) -> Iterator[None]:
+        """Turn a failed call or an unreadable file into one line on stderr and exit code 1."""
+        try:
+            yield
+        except TpuserveError as error:
+            raise click.ClickException(f"{error.code.name}: {self._advised_error(error)}") from None
+        except OSError as error:
+            raise click.ClickException(str(error)) from None
+
+    def _advised_error(self, error: TpuserveError) -> str:
+        """Return an error's message as one line, with what to do about a server that refuses TLS or the key."""
+        # A server without TLS may wait for the rest of a handshake.
+        if isinstance(error, DeadlineExceeded) and self._is_secure and (problem := self._tls_problem()):
+            return f"{CANNOT_CONNECT}: {problem}"
+        line = self.advised(error.message)
+        if not isinstance(error, Unauthenticated | PermissionDenied):
+            return line
+        if error.context is None or not error.context.has_credentials:
+            advice = f"The command sent no credentials. Set {_KEY_FILE}, {KEY_VARIABLE} or --cert"
+        elif isinstance(error, PermissionDenied):
+            advice = "Use a key whose roles and models include this call"
+        else:
+            advice = f"Check the key in {_KEY_FILE} or {KEY_VARIABLE}"
+        return f"{line.removesuffix('.')}. {advice}"
+
+    @property
+    def _is_secure(self) -> bool:
+        return parse_address(self.address).is_secure
+
+    def _tls_problem(self) -> str:
+        return handshake_problem(parse_address(self.address), self.tls, self.address)
 
     def _api_key(self, headers: Mapping[str, str]) -> ApiKey | None:
         """Return the key of the file, or else of the environment. The header `authorization` overrides the latter."""
@@ -158,34 +200,3 @@ def countdown(timeout_s: float) -> Callable[[], float]:
     """Return a function that returns the seconds left of `timeout_s`, negative after the timeout."""
     expires = monotonic() + timeout_s
     return lambda: expires - monotonic()
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn a failed call or an unreadable file into one line on stderr and exit code 1."""
-    try:
-        yield
-    except TpuserveError as error:
-        raise click.ClickException(f"{error.code.name}: {_advised_error(error)}") from None
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
-
-
-def _advised_error(error: TpuserveError) -> str:
-    """Return an error's message as one line, with what to do about a server that is unreachable or refuses the key."""
-    line = advised(error.message)
-    if not isinstance(error, Unauthenticated | PermissionDenied):
-        return line
-    if error.context is None or not error.context.has_credentials:
-        advice = f"The command sent no credentials. Set {_KEY_FILE}, {KEY_VARIABLE} or --cert"
-    elif isinstance(error, PermissionDenied):
-        advice = "Use a key whose roles and models include this call"
-    else:
-        advice = f"Check the key in {_KEY_FILE} or {KEY_VARIABLE}"
-    return f"{line.removesuffix('.')}. {advice}"
-
-
-def advised(message: str) -> str:
-    """Return a message as one line, with what to do if no server is there."""
-    line = " ".join(message.split())
-    return f"{line}. Start the server, or set --address" if CANNOT_CONNECT in line else line

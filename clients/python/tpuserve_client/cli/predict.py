@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import click
 
-from tpuserve_client.cli.connection import Connection, connection_options, countdown, one_line_errors
+from tpuserve_client.cli.connection import Connection, connection_options, countdown
 from tpuserve_client.cli.image import SCALES, image_input, only_input, string_input
 from tpuserve_client.cli.input_file import FileInputs, ImageFile, Text, read_input
 from tpuserve_client.cli.ranking import could_be_ranked, rank
@@ -37,7 +37,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG)
+@click.command(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model")
 @click.option(
     "-i",
@@ -102,7 +102,7 @@ def predict(
         raise click.UsageError("Use either --input FILE or --text TEXT.")
     if no_scale and scale not in (None, "none"):
         raise click.UsageError("--scale and --no-scale are mutually exclusive.")
-    with one_line_errors(), connection.client() as client:
+    with connection.one_line_errors(), connection.client() as client:
         labels = None if labels_file is None else _read_labels(labels_file)
         source = Text(text) if text is not None else read_input(_present(file))
         # Start the timeout after reading the file, because a slow pipe must not count against the server.

@@ -5,12 +5,12 @@ import sys
 
 import click
 
-from tpuserve_client.cli.connection import Connection, advised, connection_options, countdown, one_line_errors
+from tpuserve_client.cli.connection import Connection, connection_options, countdown
 from tpuserve_client.cli.render import show_versions, versions_document
 from tpuserve_client.model import State, VersionStatus
 
 
-@click.command(short_help="Show whether the server, or a model, is ready.")
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False)
 @connection_options
 @click.option("--version", type=click.IntRange(min=0), help="Version to show. Default: all.")
@@ -27,13 +27,13 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
     if model is None and version is not None:
         raise click.UsageError("--version requires a MODEL.")
     remaining_s = countdown(connection.timeout_s)
-    with one_line_errors(), connection.client() as client:
+    with connection.one_line_errors(), connection.client() as client:
         if wait:
             client.wait_until_ready(connection.timeout_s, model, version=version)
         if model is None:
             reason = client.why_not_ready(timeout_s=remaining_s())
             is_ready = not reason
-            _show_server(connection.address, reason, as_json)
+            _show_server(connection, reason, as_json)
         else:
             versions = client.status(model, version=version, timeout_s=remaining_s())
             is_ready = any(item.state == State.AVAILABLE for item in versions)
@@ -43,11 +43,12 @@ def status(model: str | None, connection: Connection, version: int | None, wait:
     sys.exit(0 if is_ready else 1)
 
 
-def _show_server(address: str, reason: str, as_json: bool) -> None:
+def _show_server(connection: Connection, reason: str, as_json: bool) -> None:
+    address = connection.address
     if as_json:
         click.echo(json.dumps({"address": address, "ready": not reason, "reason": reason}))
     else:
-        click.echo(f"{address} is not ready: {advised(reason)}" if reason else f"{address} is ready")
+        click.echo(f"{address} is not ready: {connection.advised(reason)}" if reason else f"{address} is ready")
 
 
 def _show_model(model: str, versions: tuple[VersionStatus, ...], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Shell completion of companions. Each companion's own program completes its arguments."""
+"""Shell completion of subcommands. The program of each completes its arguments."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ _TIMEOUT_S = 10
 
 
 def complete_arguments(program: str, command: str, arguments: Sequence[str], incomplete: str) -> list[CompletionItem]:
-    """Return the completions of `incomplete`, which follows `arguments` on the command line of a companion.
+    """Return the completions of `incomplete`, which follows `arguments` on the command line of a subcommand.
 
     `program` is the path of the executable and `command` its name in messages, such as "tpuserve export". Uses click's
     protocol for bash (https://click.palletsprojects.com/en/stable/shell-completion). Blocks until the program ends.

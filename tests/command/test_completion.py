@@ -1,4 +1,4 @@
-"""Tests for shell completion: the command completes its commands, and companions complete their own arguments."""
+"""Tests for shell completion: the command completes its commands, and programs complete their own arguments."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.cli.test_companion import install
-from tpuserve_client.cli.completion import complete_arguments
+from tests.command.test_subcommands import install
+from tpuserve_command.completion import complete_arguments
 
 TPUSERVE = Path(sys.prefix) / "bin" / "tpuserve"
 
@@ -41,7 +41,7 @@ def test_commands_complete() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_companion_completes_its_arguments(words: tuple[str, ...], expected: str) -> None:
+def test_a_program_completes_its_arguments(words: tuple[str, ...], expected: str) -> None:
     assert complete(*words) == [expected]
 
 
