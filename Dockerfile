@@ -27,23 +27,28 @@ RUN python3 -m venv /opt/uv \
 # which is not there.
 FROM installer AS server-project
 COPY formats formats
+COPY clients/command clients/command
 COPY server server
 COPY clients/python clients/python
-RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./server ./clients/python \
+RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./clients/command ./server ./clients/python \
  && rm /opt/project/.lock
 
 FROM installer AS exporter-project
 COPY formats formats
+COPY clients/command clients/command
 COPY exporter exporter
 COPY clients/python clients/python
-RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./exporter ./clients/python \
+# The exporter links to these files.
+COPY deploy/kubernetes deploy/kubernetes
+RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./clients/command ./exporter ./clients/python \
  && rm /opt/project/.lock
 
 FROM installer AS loadtests-project
 COPY formats formats
+COPY clients/command clients/command
 COPY loadtests loadtests
 COPY clients/python clients/python
-RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./loadtests ./clients/python \
+RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./clients/command ./loadtests ./clients/python \
  && rm /opt/project/.lock
 
 # The packages of each target. A target uninstalls declared dependencies that its programs do not import: SciPy, which
@@ -95,6 +100,7 @@ LABEL org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${PYTHON_IMAGE}"
+COPY LICENSE /licenses/LICENSE
 # No program of an image changes its user. Without setuid files, a process cannot gain rights through one.
 RUN find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 # Programs write only to /tmp and to mounts. HOME is set for libraries that need it.
@@ -112,9 +118,9 @@ RUN ln -s /opt/tpuserve/bin/tensorflow_model_server /usr/bin/tensorflow_model_se
 ENV MODEL_NAME=model \
     MODEL_BASE_PATH=/models
 EXPOSE 8500 8501
-# http.client ignores proxy settings. If you change --rest_api_port, pass a matching --health-cmd to `docker run`.
+# It finds the addresses of the server by itself: other ports, a UNIX socket, TLS.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
-    CMD ["python3", "-c", "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', 8501, timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["tpuserve-health"]
 ENTRYPOINT ["tpuserve-serve"]
 
 FROM base AS tool

@@ -7,7 +7,8 @@
 # TPUSERVE_API_KEY is the key of a server that requires one, with the roles predict and read.
 # RUN_OPTIONS and COMPARE_OPTIONS are further options of `tpuserve loadtest run` and `compare`. They override those below.
 #
-# Exit codes: 0 passed, 1 requests failed, 98 the load generator was too slow for a result, 99 a gate failed.
+# Exit codes: 0 passed, 1 requests failed, 97 the sample was too small, 98 the load generator
+# was too slow for a result, 99 a gate failed, 130 interrupted.
 set -uo pipefail
 
 : "${MODEL:?Set it to the name of the model to test.}"
@@ -25,6 +26,7 @@ judge() {
   case $1 in
     0) return ;;
     # An unmeasured gate counts as failed.
+    97) message="The sample was too small for a result. Use a longer load or more requests." ;;
     98) message="The load generator was too slow for a result. Use a larger machine or reduce the load." ;;
     99) message="Do not replace version '$LIVE' of $MODEL with version $NEW: $2." ;;
     *) message="The load test did not run or requests failed (exit code $1). Its output above gives the reason." ;;

@@ -31,7 +31,7 @@ class RuleResource:
             "spec": {"groups": _groups()},
         }
         header = "# Written by `python -m deploy.kubernetes.rule_resources` from deploy/observability/rules.\n"
-        return header + yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=110)
+        return header + yaml.dump(resource, Dumper=_Dumper, sort_keys=False, width=95)
 
 
 RESOURCES = (

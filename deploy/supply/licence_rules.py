@@ -49,6 +49,7 @@ REVIEWED: Final[dict[str, str]] = {
     "cycler": "BSD-3-Clause",
     # The GPL covers a file for Emacs, which tpuserve does not use.
     "docutils": "CC0-1.0 AND BSD-2-Clause",
+    "email-validator": "Unlicense",
     "httpx2-jsfetch": "BSD-3-Clause",
     "jax-cuda13-pjrt": "Apache-2.0",
     "jax-cuda13-plugin": "Apache-2.0",
@@ -64,6 +65,7 @@ REVIEWED: Final[dict[str, str]] = {
     "pywin32-ctypes": "BSD-3-Clause",
     "requests-oauthlib": "ISC",
     "scipy": "BSD-3-Clause",
+    "sigstore-models": "MIT",
 }
 
 # What packages write in the field License of their metadata.

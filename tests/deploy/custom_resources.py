@@ -62,11 +62,41 @@ _RULES = _fields({"groups": _list(_fields({"name": _TEXT, "rules": _list(_RULE)}
 # Gateway API: config/crd/standard.
 _LISTENER = _fields({"name": _NAME, "port": _PORT, "protocol": {"enum": ["HTTP", "HTTPS", "TLS"]}}, hostname=_TEXT)
 _BACKEND = _fields({"name": _NAME, "port": _PORT, "weight": {"type": "integer", "minimum": 0, "maximum": 1_000_000}})
+# A route's reference to a pool of the Gateway API Inference Extension.
+_POOL_GROUP = "inference.networking.k8s.io"
+_POOL_BACKEND = _fields({"group": {"const": _POOL_GROUP}, "kind": {"const": "InferencePool"}, "name": _NAME})
+# llm-d Router: values of its chart, config/charts/routerlib/values.yaml, and the configuration of its endpoint picker.
+ROUTER_VALUES = _fields(
+    {
+        "modelServers": _fields(
+            {
+                "matchLabels": _TEXTS,
+                "protocol": {"enum": ["http", "grpc"]},
+                "targetPorts": {**_list(_fields({"number": _PORT})), "maxItems": 8},
+            }
+        ),
+        "epp": _fields({"pluginsConfigFile": _TEXT, "pluginsCustomConfig": _TEXTS}),
+    },
+    inferencePool=_fields({"create": {"type": "boolean"}, "failureMode": {"enum": ["FailOpen", "FailClose"]}}),
+)
+_PLUGIN = _fields({"type": _TEXT}, name=_TEXT, parameters={"type": "object"})
+_USE = _fields({"pluginRef": _TEXT})
+_SCORED = _fields({"pluginRef": _TEXT}, weight={"type": "number", "exclusiveMinimum": 0})
+PICKER_CONFIG = _fields(
+    {
+        "apiVersion": {"const": "llm-d.ai/v1alpha1"},
+        "kind": {"const": "EndpointPickerConfig"},
+        "plugins": _list(_PLUGIN),
+        "schedulingProfiles": _list(_fields({"name": _NAME, "plugins": _list(_SCORED)})),
+    },
+    requestHandler=_fields({"parsers": _list(_USE)}),
+    dataLayer=_fields({"sources": _list(_fields({"pluginRef": _TEXT, "extractors": _list(_USE)}))}),
+)
 _ROUTE = _fields(
     {
         "parentRefs": _list(_fields({"name": _NAME})),
         "hostnames": _list({"type": "string", "pattern": r"^(\*\.)?[a-z0-9-]+(\.[a-z0-9-]+)*$"}),
-        "rules": _list(_fields({"backendRefs": _list(_BACKEND)})),
+        "rules": _list(_fields({"backendRefs": _list({"oneOf": [_BACKEND, _POOL_BACKEND]})})),
     }
 )
 
@@ -113,7 +143,32 @@ _PREDICTOR = _fields(
 _CANARY_PREDICTOR = {"required": ["name"], "properties": {"model": {"required": ["name"]}}}
 _CANARY = _fields({"trafficPercent": _PERCENT, "predictor": {"allOf": [_PREDICTOR, _CANARY_PREDICTOR]}})
 
+# KEDA: config/crd/bases, and the fields of its scaler "prometheus". Its metadata are texts. The behavior is that of a
+# HorizontalPodAutoscaler, whose schema is Kubernetes' own.
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_NUMBER: Schema = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?$"}
+_PROMETHEUS = _fields(
+    {"serverAddress": {"type": "string", "pattern": "^https?://"}, "query": _TEXT, "threshold": _NUMBER},
+    ignoreNullValues={"enum": ["true", "false"]},
+)
+_SCALED_OBJECT = _fields(
+    {
+        "scaleTargetRef": _fields({"name": _NAME}),
+        "triggers": _list(
+            _fields(
+                {"type": {"const": "prometheus"}, "metadata": _PROMETHEUS},
+                metricType={"enum": ["AverageValue", "Value"]},
+            )
+        ),
+    },
+    minReplicaCount=_COUNT,
+    maxReplicaCount=_COUNT,
+    pollingInterval=_COUNT,
+    advanced=_fields({"horizontalPodAutoscalerConfig": _fields({"behavior": {"type": "object"}})}),
+)
+
 SCHEMAS: Mapping[str, Schema] = {
+    "ScaledObject": _resource("keda.sh/v1alpha1", _SCALED_OBJECT),
     "ServiceMonitor": _resource(
         "monitoring.coreos.com/v1",
         _fields(

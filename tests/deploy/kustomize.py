@@ -1,8 +1,10 @@
 """The resources that `kubectl kustomize` builds, and the check of each against the schemas of its kind."""
 
 import functools
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import kubernetes_validate
@@ -15,8 +17,8 @@ from tests.deploy.manifests import Manifest
 KUBERNETES = ROOT / "deploy/kubernetes"
 OVERLAYS = KUBERNETES / "overlays"
 KUBECTL = Path(sys.executable).with_name("kubectl")
-# The oldest Kubernetes that supports all fields in use, and the newest with available schemas.
-VERSIONS = ("1.30", kubernetes_validate.latest_version())
+# The oldest Kubernetes that supports all fields in use, one between, and the newest with available schemas.
+VERSIONS = ("1.30", "1.34", kubernetes_validate.latest_version())
 
 
 @functools.cache
@@ -25,6 +27,17 @@ def build(folder: Path) -> tuple[Manifest, ...]:
     built = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, check=False)
     assert (built.returncode, built.stderr) == (0, "")
     return tuple(yaml.safe_load_all(built.stdout))
+
+
+def build_with(components: Sequence[str], folder: Path, base: str = "base") -> tuple[Manifest, ...]:
+    """Return the resources of a base with these components. Writes the kustomization into `folder`."""
+    root = Path(os.path.relpath(KUBERNETES, folder.resolve()))
+    kustomization = {
+        "resources": [str(root / base)],
+        "components": [str(root / "components" / one) for one in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return build(folder)
 
 
 def of_kind(manifests: tuple[Manifest, ...], kind: str) -> dict[str, Manifest]:

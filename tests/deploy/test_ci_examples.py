@@ -18,7 +18,8 @@ from tensorflow_serving.config import model_server_config_pb2
 from tests.deploy.ci_examples import CI, build_scripts, workflow_scripts
 from tests.deploy.dockerfile import ROOT
 from tests.deploy.manifests import parse_flags
-from tpuserve_client.cli import main as tpuserve
+from tpuserve_client.cli import status
+from tpuserve_command.group import tpuserve
 from tpuserve_loadtests.cli import loadtest
 
 SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(CI.glob("*.sh"))}
@@ -29,7 +30,8 @@ SETTINGS = {
     "BUILDER": "examples.digits.model:build", "RATE": "200", "P99": "50ms", "LIVE": "stable", "NEW": "2",
     "GRPC": "localhost:8500", "PRODUCTION": "tpuserve:8500", "REPORTS": "reports", "ROLLOUT_OPTIONS": "--soak 5m",
     "EXPORT_OPTIONS": "--labelled README.md --expect accuracy>=0.9", "RUN_OPTIONS": "--users 8",
-    "COMPARE_OPTIONS": "--unclear note",
+    "COMPARE_OPTIONS": "--unclear note", "SOURCE": "git-patch",
+    "REPLICA_OPTIONS": "--replicas a:8500 --replicas b:8500",
 }  # fmt: skip
 
 
@@ -54,7 +56,7 @@ ALL = [(where, words) for where, script in scripts().items() for words in comman
 
 
 def parse(group: click.Group, words: list[str]) -> click.Context:
-    """Parse a command without running it.
+    """Parse a command without running it. The options of those in other programs are not checked.
 
     Raises:
         click.UsageError: An option is unknown.
@@ -79,6 +81,8 @@ def test_every_command_has_the_options_that_are_used(where: str, words: list[str
     assert program == "tpuserve"
     if name == "serve":
         parse_flags(rest)
+    elif name == "status":
+        status.make_context(name, rest)
     else:
         parse(*((loadtest, rest) if name == "loadtest" else (tpuserve, [name, *rest])))
 
@@ -146,6 +150,7 @@ def test_a_version_that_passes_both_is_let_through(machine: Machine) -> None:
         ({"run": 99, "compare": 0}, "with version 2: a gate failed under load"),
         ({"run": 0, "compare": 99}, "Do not replace version 'stable' of digits with version 2: it is slower"),
         ({"run": 98, "compare": 0}, "The load generator was too slow for a result"),
+        ({"run": 0, "compare": 97}, "The sample was too small for a result"),
         ({"run": 0, "compare": 98}, "The load generator was too slow for a result"),
         ({"run": 3, "compare": 0}, "exit code 3"),
     ],

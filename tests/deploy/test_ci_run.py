@@ -28,7 +28,7 @@ def test_missing_packages_are_installed_before_the_tests(machine: Machine) -> No
     assert [call.split()[1] for call in machine.called("apt-get")] == ["update", "install"]
     assert machine.called("apt-get")[1].endswith("curl make nghttp2-client prometheus wrk")
     assert machine.called("make") == [
-        "make torch", "make oip-clients", "make audit IF_REACHABLE=1", "make test-ci"
+        "make torch", "make oip-clients", "make helm", "make audit IF_REACHABLE=1", "make test-ci"
     ]  # fmt: skip
 
 

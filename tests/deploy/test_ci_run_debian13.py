@@ -63,7 +63,7 @@ def test_both_suites_run_on_the_debian_of_apts_own_mirror(machine: Machine) -> N
     assert '--aptopt=Acquire::http::Proxy "http://proxy.example:3128/";' in made
     setup, version, tests = commands(machine)
     assert (setup, version) == ("make setup", ".venv/bin/python --version")
-    assert tests == ".venv/bin/python -m pytest -q -n 2 --dist loadgroup tests/clients tests/server"
+    assert tests == ".venv/bin/python -m pytest -q -n 2 --dist loadgroup tests/clients tests/command tests/server"
     assert ran.stdout.splitlines()[-1] == "CI=true"
     assert leftovers(machine) == []
 

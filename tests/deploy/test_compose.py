@@ -35,6 +35,16 @@ def test_file_has_the_form_of_the_compose_specification() -> None:
     SCHEMA.validate(COMPOSE)
 
 
+def test_a_tpu_has_the_device_and_unlimited_locked_memory() -> None:
+    overlay = read(DIRECTORY / "compose/tpu.yaml")
+    SCHEMA.validate(overlay)
+    assert overlay["services"].keys() == {"server"}
+    server = overlay["services"]["server"]
+    assert server["ulimits"] == {"memlock": -1}
+    assert parse_flags(server["command"])["device"] == "tpu"
+    assert set(SERVER["command"]) <= set(server["command"])
+
+
 def test_schema_finds_a_wrong_field() -> None:
     wrong = {"services": {"server": {"image": "server", "commands": []}}}
     with pytest.raises(ValidationError, match="commands"):

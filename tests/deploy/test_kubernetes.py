@@ -135,5 +135,5 @@ def test_models_are_mounted_where_the_image_looks_and_only_tmp_is_writable() -> 
 
 def test_memory_is_bounded_and_the_processor_is_not() -> None:
     resources = server_container()["resources"]
-    assert resources["requests"].keys() == {"cpu", "memory"}
-    assert resources["limits"].keys() == {"memory"}
+    assert resources["requests"].keys() == {"cpu", "memory", "ephemeral-storage"}
+    assert resources["limits"].keys() == {"memory", "ephemeral-storage"}

@@ -1,10 +1,12 @@
 """Tests that everything from outside is pinned by a hash: packages, images and actions."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from deploy.release.__main__ import build as release_build
 from tests.deploy.ci_examples import CI, build
 from tests.deploy.compose import COMPOSE
 from tests.deploy.dockerfile import ROOT, read_dockerfile
@@ -40,7 +42,9 @@ def test_cloud_build_uses_the_image_of_the_dockerfile() -> None:
     assert {image for image in images if "cloud-cli" not in image} == {ours.removeprefix("docker.io/library/")}
 
 
-@pytest.mark.parametrize("path", [CI / "github-actions.yaml", CI / "security.yaml"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [CI / "github-actions.yaml", CI / "security.yaml", CI / "release.yaml"], ids=lambda path: path.name
+)
 def test_every_action_is_a_commit_with_its_tag_in_a_comment(path: Path) -> None:
     used = re.findall(r"uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert used
@@ -57,3 +61,17 @@ def test_the_audit_has_few_rights_and_fails_without_a_database() -> None:
     for name in ("Vulnerabilities", "Licences", "Bills of materials"):
         target = steps[name]["run"].removeprefix("make ")
         assert re.search(rf"^{target}: ", makefile, re.MULTILINE), target
+
+
+def test_the_release_has_few_rights_and_uses_options_that_exist() -> None:
+    workflow = read(CI / "release.yaml")
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = {step.get("name"): step for step in workflow["jobs"]["release"]["steps"]}
+    command = steps["Build and sign"]["run"].replace("\\\n", " ")
+    line = next(line for line in command.splitlines() if line.startswith(".ci/release "))
+    assert release_build.make_context("build", shlex.split(line)[1:]).params["targets"] == (
+        "cpu", "pjrt", "exporter", "loadtests",
+    )  # fmt: skip
+    assert steps["Verify"]["run"].startswith(".venv/bin/python -m deploy.release verify dist ")
+    script = (ROOT / ".ci/release").read_text(encoding="utf-8")
+    assert 'exec .venv/bin/python -m deploy.release build "$@"' in script

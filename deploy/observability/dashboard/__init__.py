@@ -1,1 +1,1 @@
-"""The Grafana dashboard of tpuserve: `python -m deploy.observability.dashboard` writes grafana/tpuserve.json."""
+"""The Grafana dashboards of tpuserve: `python -m deploy.observability.dashboard` writes them into grafana."""

@@ -1,6 +1,7 @@
 """The row of devices."""
 
 from deploy.observability.dashboard.panels import Panel, Query, Row
+from deploy.observability.dashboard.promql import SERVER_LEGEND
 
 DEVICES = Row(
     "Devices",
@@ -9,7 +10,12 @@ DEVICES = Row(
             "Busy share of a device",
             "Share of the time in which a device program ran. Near 1, the device is the bottleneck. Low at a high "
             "latency, the host is.",
-            [Query("rate(tpuserve_device_busy_seconds_total{<server>}[rate])", "{{instance}} {{device}}")],
+            [
+                Query(
+                    "rate(tpuserve_device_busy_seconds_total{<server>}[rate])",
+                    f"{SERVER_LEGEND} {{{{device}}}}",
+                )
+            ],
             unit="percentunit",
         ),
         Panel(
@@ -26,7 +32,7 @@ DEVICES = Row(
         Panel(
             "Memory of a device",
             "Memory in use, its peak and its limit. A new version must fit next to the one that serves.",
-            [Query("tpuserve_device_memory_bytes{<server>}", "{{instance}} {{device}} {{kind}}")],
+            [Query("tpuserve_device_memory_bytes{<server>}", f"{SERVER_LEGEND} {{{{device}}}} {{{{kind}}}}")],
             unit="bytes",
         ),
         Panel(

@@ -22,7 +22,7 @@ NOW = Row(
         Panel(
             "Firing alerts",
             "Alerts of tpuserve that fire. docs/how-to/operate/alerts.md has the action of each.",
-            [Query('count(ALERTS{alertname=~"Tpuserve.*", alertstate="firing"}) or vector(0)', "alerts")],
+            [Query('count(ALERTS{<namespace>, alertname=~"Tpuserve.*", alertstate="firing"}) or vector(0)', "alerts")],
             kind="value",
             width=4,
             steps={1: "red"},
@@ -37,12 +37,12 @@ NOW = Row(
         ),
         Panel(
             "Failures",
-            "Share of predictions that failed by the server's fault: errors, missed deadlines and refusals. "
-            "Read Responses by code for the kind.",
+            "Share of predictions that failed by the server's fault: errors, missed deadlines, refusals, and models "
+            "without a version. Read Failures by fault for the kind.",
             [
                 Query(
-                    "(sum(rate(tpuserve_requests_total{<version>, <predictions>, <failures>}[rate])) or vector(0)) "
-                    "/ (sum(rate(tpuserve_requests_total{<version>, <predictions>}[rate])) > 0)",
+                    "(sum(rate(tpuserve_failed_requests_total{<version>, <predictions>, <failures>}[rate])) "
+                    "or vector(0)) / (sum(rate(tpuserve_requests_total{<version>, <predictions>}[rate])) > 0)",
                     "failures",
                 )
             ],
@@ -61,11 +61,12 @@ NOW = Row(
         ),
         Panel(
             "Error budget left",
-            "Share of the error budget of 3 days that is left, by the objective in rules/objectives.yaml. "
-            "Below 0, the objective is missed: stop roll-outs until the cause is found.",
+            "Share of the error budget of 3 days that is left in the namespace with the least, by the objective in "
+            "rules/objectives.yaml. Below 0, the objective is missed: stop roll-outs until the cause is found.",
             [
                 Query(
-                    "1 - max(job:tpuserve_failure_ratio:rate3d) / (1 - scalar(tpuserve:availability:objective))",
+                    "1 - max(namespace_job:tpuserve_failure_ratio:rate3d{<namespace>}) "
+                    "/ (1 - scalar(tpuserve:availability:objective))",
                     "budget",
                 )
             ],
@@ -85,13 +86,14 @@ NOW = Row(
             unit="reqps",
         ),
         Panel(
-            "Responses by code",
-            "Requests per second by code, without OK. INVALID_ARGUMENT and NOT_FOUND are mistakes of clients; the "
-            "others are failures of the server. Refusals and budgets shows the reasons of refusals.",
+            "Failures by fault",
+            "Failed requests per second by fault and code. client: wrong requests, and timeouts that no idle server "
+            "could meet. server NOT_FOUND: a configured model has no version that serves. Refusals and budgets shows "
+            "the reasons of refusals.",
             [
                 Query(
-                    'sum by (code) (rate(tpuserve_requests_total{<version>, code!="OK"}[rate])) or vector(0)',
-                    "{{code}}",
+                    "sum by (fault, code) (rate(tpuserve_failed_requests_total{<version>}[rate])) or vector(0)",
+                    "{{fault}} {{code}}",
                 )
             ],
             unit="reqps",

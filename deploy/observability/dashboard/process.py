@@ -1,6 +1,7 @@
 """The row of the server's process."""
 
 from deploy.observability.dashboard.panels import Panel, Query, Row
+from deploy.observability.dashboard.promql import SERVER, SERVER_LEGEND
 
 PROCESS = Row(
     "Process",
@@ -8,12 +9,17 @@ PROCESS = Row(
         Panel(
             "CPU cores in use",
             "Cores that the server's process uses. At the number of cores of the machine, the host is the bottleneck.",
-            [Query('rate(process_cpu_seconds_total{<server>, job="tpuserve"}[rate])', "{{instance}}")],
+            [
+                Query(
+                    'rate(process_cpu_seconds_total{<server>, job="tpuserve"}[rate])',
+                    SERVER_LEGEND,
+                )
+            ],
         ),
         Panel(
             "Memory of the process",
             "Resident memory. Plan for two versions of each model. A steady increase over days is a leak.",
-            [Query('process_resident_memory_bytes{<server>, job="tpuserve"}', "{{instance}}")],
+            [Query('process_resident_memory_bytes{<server>, job="tpuserve"}', SERVER_LEGEND)],
             unit="bytes",
         ),
         Panel(
@@ -22,7 +28,7 @@ PROCESS = Row(
             [
                 Query(
                     'process_open_fds{<server>, job="tpuserve"} / process_max_fds{<server>, job="tpuserve"}',
-                    "{{instance}}",
+                    SERVER_LEGEND,
                 )
             ],
             unit="percentunit",
@@ -31,8 +37,8 @@ PROCESS = Row(
             "Connections",
             "Open files, nearly all of which are connections, and --max_connections. At the limit, new clients wait.",
             [
-                Query('process_open_fds{<server>, job="tpuserve"}', "{{instance}} open files"),
-                Query("tpuserve_max_connections{<server>}", "{{instance}} limit"),
+                Query('process_open_fds{<server>, job="tpuserve"}', f"{SERVER_LEGEND} open files"),
+                Query("tpuserve_max_connections{<server>}", f"{SERVER_LEGEND} limit"),
             ],
         ),
         Panel(
@@ -50,7 +56,12 @@ PROCESS = Row(
             "Dropped log events",
             "Events per second that the log lacks. Above 0, the reader of standard error is too slow: log fewer "
             "requests, or repair the log collector.",
-            [Query("sum by (instance) (rate(tpuserve_log_events_dropped_total{<server>}[rate]))", "{{instance}}")],
+            [
+                Query(
+                    f"sum by ({SERVER}) (rate(tpuserve_log_events_dropped_total{{<server>}}[rate]))",
+                    SERVER_LEGEND,
+                )
+            ],
         ),
         Panel(
             "Days until certificates expire",

@@ -1,19 +1,24 @@
 """PromQL of the panels, in a short form.
 
-`<server>`, `<model>` and `<version>` stand for the label matchers of the dashboard's variables, `<predictions>` for
-the methods that run a model, and `[rate]` for the range of a rate.
+`<namespace>`, `<server>`, `<model>` and `<version>` stand for the label matchers of the dashboard's variables,
+`<predictions>` for the methods that run a model, and `[rate]` for the range of a rate.
 """
 
 from typing import Final
 
-# The rules in rules/recording.yaml list the same methods and codes.
+# The rules in rules/recording.yaml list the same methods.
 PREDICTIONS: Final = 'method=~"Predict|Classify|Regress|MultiInference|Model(Stream)?Infer"'
-FAILURES: Final = 'code=~"UNKNOWN|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL|UNAVAILABLE|DATA_LOSS"'
+FAILURES: Final = 'fault="server"'
+
+# The labels of a server in legends and sums. Outside Kubernetes, only `instance` exists.
+SERVER: Final = "cluster, namespace, pod, instance"
+SERVER_LEGEND: Final = "{{namespace}} {{pod}} {{instance}}"
 
 _SHORT_FORMS: Final = (
     ("<version>", '<model>, version=~"$version"'),
     ("<model>", '<server>, model_name=~"$model"'),
-    ("<server>", 'instance=~"$instance"'),
+    ("<server>", '<namespace>, pod=~"$pod", instance=~"$instance"'),
+    ("<namespace>", 'cluster=~"$cluster", namespace=~"$namespace"'),
     ("<predictions>", PREDICTIONS),
     ("<failures>", FAILURES),
     ("[rate]", "[$__rate_interval]"),

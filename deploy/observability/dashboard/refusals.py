@@ -20,7 +20,8 @@ REFUSALS = Row(
         Panel(
             "Refused before they were read",
             "Requests per second that the server refused before it read them. too_late: add replicas. rate: they are "
-            "over --max_requests_per_second.",
+            "over --max_requests_per_second. header_size, message_size: they are over a limit. impossible_deadline: "
+            "no idle server could meet their timeout.",
             [Query("sum by (reason) (rate(tpuserve_refused_requests_total{<server>}[rate]))", "{{reason}}")],
             unit="reqps",
         ),

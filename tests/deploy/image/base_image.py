@@ -17,13 +17,20 @@ def write_base(archive: Path) -> None:
     Raises:
         RuntimeError: The packages cannot be installed. The message contains the last line of the error.
     """
-    options = ["--aptopt=APT::Install-Recommends false"]
-    options += [f"--aptopt={line}" for line in _output("apt-config", "dump").splitlines() if _is_of_proxy(line)]
-    options += [f"--dpkgopt=path-exclude={path}" for path in _WITHOUT]
-    command = ["mmdebstrap", "--quiet", "--variant=apt", _MERGED, f"--include={_PACKAGES}", *options]
-    made = subprocess.run(
-        [*command, _RELEASE, archive, _mirror()], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    write_debian(archive, _RELEASE, _PACKAGES, _MERGED)
+
+
+def write_debian(to: Path, release: str, packages: str, *options: str) -> None:
+    """Write a release of Debian as an archive or a directory. `packages` are separated by commas.
+
+    Raises:
+        RuntimeError: The packages cannot be installed. The message contains the last line of the error.
+    """
+    options += ("--aptopt=APT::Install-Recommends false",)
+    options += tuple(f"--aptopt={line}" for line in _output("apt-config", "dump").splitlines() if _is_of_proxy(line))
+    options += tuple(f"--dpkgopt=path-exclude={path}" for path in _WITHOUT)
+    command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={packages}", *options, release, str(to), _mirror()]
+    made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         lines = made.stderr.strip().splitlines() or ["no message"]
         raise RuntimeError(f"mmdebstrap exited with status {made.returncode}: {lines[-1]}")

@@ -13,7 +13,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 import tensorflow as tf
 
+import tpuserve_command
 from deploy.image.targets import TARGETS
+from tests.deploy.dockerfile import ROOT
 from tests.deploy.image.container import Container, running_server
 from tests.deploy.image.engine import Engine, running_engine
 from tests.deploy.image.listing import Entry, entries
@@ -26,6 +28,8 @@ pytestmark = [
     needs("mmdebstrap", "podman", "runc"), pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("image"),
 ]  # fmt: skip
 BUILT = ("pjrt", "cpu")
+# Subcommands of `tpuserve` in the images of servers.
+COMMANDS = {"serve", "health", "key", "predict", "status", "protos"}
 # Flags of a second start, with a model, inputs, and the sorted outputs.
 SECOND = {
     "cpu": (
@@ -114,9 +118,11 @@ def test_image_describes_itself(engine: Engine, target: str) -> None:
     assert config["Entrypoint"][0] == "tpuserve-serve"
     assert config["StopSignal"] == "SIGTERM"
     assert {"MODEL_NAME=model", "MODEL_BASE_PATH=/models"} <= set(config["Env"])
-    assert described["Healthcheck"]["Test"][:2] == ["CMD", "python3"]
+    assert described["Healthcheck"]["Test"][:2] == ["CMD", "tpuserve-health"]
     assert config["Labels"]["org.opencontainers.image.title"].startswith("tpuserve-server")
     assert config["Labels"]["org.opencontainers.image.revision"] == "unknown"
+    assert config["Labels"]["org.opencontainers.image.version"] == tpuserve_command.__version__
+    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
 def test_image_is_within_its_size(engine: Engine, target: str) -> None:
@@ -146,6 +152,14 @@ def test_image_holds_no_installer_and_nothing_of_the_source_tree(listing: list[E
     paths = {entry.path for entry in listing}
     assert not paths & {"/build", "/opt/uv", "/opt/tpuserve/bin/pip", "/opt/tpuserve/bin/uv"}
     assert [path for path in paths if path.startswith("/opt/tpuserve") and path.endswith("/pip")] == []
+
+
+def test_image_and_each_distribution_in_it_have_the_licence(engine: Engine, target: str) -> None:
+    with engine.files(target) as root:
+        packages = root / "opt/tpuserve/lib/python3.11/site-packages"
+        found = [root / "licenses/LICENSE", *packages.glob("tpuserve_*.dist-info/licenses/LICENSE")]
+        assert len(found) == 1 + len(TARGETS[target].projects)
+        assert {path.read_text() for path in found} == {(ROOT / "LICENSE").read_text()}
 
 
 def test_image_without_tensorflow_has_none_of_its_files(target: str, listing: list[Entry]) -> None:
@@ -185,6 +199,14 @@ def test_health_check_of_the_image_passes(server: Container) -> None:
 @pytest.mark.parametrize("command", ["tpuserve-serve", "tensorflow_model_server", "tf_serving_entrypoint.sh"])
 def test_command_of_the_stock_image_runs(command: str, server: Container) -> None:
     assert server.run(command, "--help").startswith("Usage: ")
+
+
+def test_tpuserve_command_starts_the_programs_of_the_image(server: Container) -> None:
+    installed, _, missing = server.run("tpuserve", "--help").partition("Not installed:")
+    assert set(re.findall(r"^  (\w+)  ", installed.partition("Commands:")[2], re.MULTILINE)) == COMMANDS
+    assert "tpuserve-exporter" in missing
+    for command in COMMANDS:
+        assert server.run("tpuserve", command, "-h").startswith(f"Usage: tpuserve {command} ")
 
 
 def test_sigterm_ends_the_server_after_its_drain(engine: Engine, target: str, models: Path) -> None:

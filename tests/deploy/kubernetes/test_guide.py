@@ -9,11 +9,12 @@ import pytest
 from tests.deploy.dockerfile import ROOT
 from tests.deploy.kustomize import OVERLAYS, build, of_kind, validate
 from tests.deploy.manifests import Manifest, parse_flags
+from tpuserve_exporter.options.tpu import FAMILIES, count_chips
 
 GUIDE = (ROOT / "docs/how-to/deploy/kubernetes.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"```yaml\n(# kustomization.yaml\n.*?)```", GUIDE, re.DOTALL)
-# The rows of the table of machines: accelerator, topology, chips and mesh.
-MACHINES = re.findall(r"\| `ct\S+` \| `(\S+)` \| `(\S+)` \| (\d) \| `?([a-z]+(?:=\d)?)`? \|", GUIDE)
+# The rows of the table of machines: machine type, accelerator, topology, chips and mesh.
+MACHINES = re.findall(r"\| `((?:ct|tpu)\S+)` \| `(\S+)` \| `(\S+)` \| (\d) \| `?([a-z]+(?:=\d)?)`? \|", GUIDE)
 
 
 @pytest.fixture
@@ -53,19 +54,25 @@ def test_shown_overlay_is_valid(text: str, overlays: Path) -> None:
 
 
 def test_guide_shows_overlays() -> None:
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 6
 
 
 def test_machines_have_the_chips_of_their_topology() -> None:
-    assert len(MACHINES) == 6
-    for _, topology, chips, mesh in MACHINES:
-        width, height = map(int, topology.split("x"))
-        assert width * height == int(chips)
-        assert mesh == ("omitted" if chips == "1" else f"data={chips}")
+    assert len(MACHINES) == 10
+    table = {
+        (machine.machine_type, family.gke_accelerator, machine.grid): family.devices_per_chip
+        for family in FAMILIES.values()
+        for machine in family.machines
+    }
+    assert {row[:3] for row in MACHINES} == table.keys()
+    for machine_type, accelerator, topology, chips, mesh in MACHINES:
+        assert count_chips(topology) == int(chips)
+        devices = int(chips) * table[machine_type, accelerator, topology]
+        assert mesh == ("omitted" if devices == 1 else f"data={devices}")
     for overlay in ("gke-tpu-v5e", "gke-tpu-v6e"):
         (deployment,) = of_kind(build(OVERLAYS / overlay), "Deployment").values()
         selector = deployment["spec"]["template"]["spec"]["nodeSelector"]
-        assert tuple(selector.values()) in [row[:2] for row in MACHINES]
+        assert tuple(selector.values()) in [row[1:3] for row in MACHINES]
 
 
 def test_guide_names_every_overlay_and_component() -> None:

@@ -91,4 +91,7 @@ def test_models_from_a_bucket_fit_into_the_cache(overlay: str) -> None:
     size_bytes = int(cache["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 2**30
     flags = parse_flags(pod(overlay)["containers"][0]["args"])
     assert flags["storage_cache_max_bytes"] < 0.9 * size_bytes
+    resources = pod(overlay)["containers"][0]["resources"]
+    for kind in ("requests", "limits"):
+        assert int(resources[kind]["ephemeral-storage"].removesuffix("Gi")) * 2**30 > size_bytes
     assert environment(overlay)["MODEL_BASE_PATH"].startswith("gs://")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from tests.deploy.dockerfile import ROOT
@@ -19,6 +20,7 @@ from tests.deploy.kustomize import KUBERNETES, build, validate
 from tests.deploy.manifests import Manifest, parse_flags
 from tests.exporter.checked_manifests import preflight_rows, write_checked
 from tpuserve_exporter.command.deploying import deploy
+from tpuserve_exporter.deployment.manifest_check import check_manifest
 from tpuserve_formats.mesh_shape import MeshShape
 
 SEARCH = {"model": "digits", "objectives": ["p99<=20ms"], "rows_per_request": 1, "rate_per_s": 1043.5}
@@ -61,10 +63,12 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
         compile_s: float = 1.5,
         model: str = "digits",
         output: str = "overlay",
+        manifests: Path | None = KUBERNETES,
     ) -> Built:
         rows = preflight_rows(tpu, mesh=mesh, compile_s=compile_s)
         version = write_checked(tmp_path / model / "3", rows)
-        arguments = ("--version", str(version), "--tpu", tpu, "--manifests", str(KUBERNETES), "--output", output)
+        base = () if manifests is None else ("--manifests", str(manifests))
+        arguments = ("--version", str(version), "--tpu", tpu, *base, "--output", output)
         done = CliRunner().invoke(deploy, ["render", *arguments, *options], standalone_mode=False)
         assert (done.exception, done.return_value) == (None, 0), done.stderr
         resources = build(tmp_path / output)
@@ -84,6 +88,10 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
         ("v6e:1x1", {"data": 1, "model": 1}, "tpu-v6e-slice", "1"),
         ("v6e:2x2", {"data": 1, "model": 4}, "tpu-v6e-slice", "4"),
         ("v6e:2x4", {"data": 8, "model": 1}, "tpu-v6e-slice", "8"),
+        ("v4:2x2x1", {"data": 8, "model": 1}, "tpu-v4-podslice", "4"),
+        ("v5p:2x2x1", {"data": 4, "model": 1}, "tpu-v5p-slice", "4"),
+        ("tpu7x:1x1x1", {"data": 2, "model": 1}, "tpu7x", "1"),
+        ("tpu7x:2x2x1", {"data": 2, "model": 4}, "tpu7x", "4"),
     ],
 )
 def test_a_render_for_each_machine_is_valid(
@@ -108,6 +116,7 @@ def test_a_render_for_each_machine_is_valid(
     assert flags["device"] == "tpu"
     shape = MeshShape.parse(flags["mesh"]) if flags["mesh"] else MeshShape()
     assert (shape.data, shape.model) == (mesh["data"], mesh["model"])
+    assert check_manifest(yaml.safe_dump_all(built.resources.values()), "-") == ["Deployment tpuserve"]
 
 
 def test_the_autoscaler_keeps_the_replicas_of_the_demand(render: Render) -> None:
@@ -115,6 +124,12 @@ def test_the_autoscaler_keeps_the_replicas_of_the_demand(render: Render) -> None
     scaler = built.resources["HorizontalPodAutoscaler"]["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (7, 10)
     assert "replicas" not in built.resources["Deployment"]["spec"]
+
+
+@pytest.mark.parametrize(("replicas", "budget"), [("1", {"minAvailable": "50%"}), ("3", {"maxUnavailable": 1})])
+def test_a_drain_leaves_the_only_server(render: Render, replicas: str, budget: dict[str, object]) -> None:
+    spec = render("--replicas", replicas).resources["PodDisruptionBudget"]["spec"]
+    assert {name: spec[name] for name in ("minAvailable", "maxUnavailable") if name in spec} == budget
 
 
 def test_a_long_compilation_extends_the_budgets_of_load_and_rollout(render: Render) -> None:
@@ -158,8 +173,7 @@ def test_the_image_is_the_components_by_default(render: Render) -> None:
 def test_an_overlay_of_the_rendered_one_serves_from_a_bucket_as_the_guide_shows(render: Render, tmp_path: Path) -> None:
     guide = (ROOT / "docs/how-to/deploy/render.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n# overlays/production/kustomization\.yaml\n(.*?)```", guide, re.DOTALL)
-    render(output="overlays/digits")
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    render(output="overlays/digits", manifests=None)
     production = tmp_path / "overlays/production"
     production.mkdir()
     (production / "kustomization.yaml").write_text(example)

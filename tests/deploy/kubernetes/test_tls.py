@@ -1,6 +1,5 @@
 """Tests for the component of TLS: its probes, its Secret's mode, and the server that it starts."""
 
-import json
 from pathlib import Path
 
 import httpx
@@ -35,11 +34,13 @@ def test_key_is_for_the_server_alone() -> None:
     assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
     mounts = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
     assert mounts["tls"]["readOnly"] is True
-    assert str(parse_flags(CONTAINER["args"])["ssl_config_file"]) == f"{mounts['tls']['mountPath']}/tls.config"
+    flags, folder = parse_flags(CONTAINER["args"]), mounts["tls"]["mountPath"]
+    # The keys of a Secret of the type kubernetes.io/tls.
+    assert (str(flags["tls_cert_file"]), str(flags["tls_key_file"])) == (f"{folder}/tls.crt", f"{folder}/tls.key")
 
 
 def test_mode_of_the_mount_has_no_warning(tmp_path: Path) -> None:
-    file = tmp_path / "tls.config"
+    file = tmp_path / "tls.key"
     file.touch()
     file.chmod(0o440)
     assert describe_exposure(file) == ""
@@ -50,11 +51,9 @@ def test_server_of_the_pod_answers_over_tls(tmp_path: Path) -> None:
     write_manifest(save_mlp(tmp_path / "models/model/1", seed=1))
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = Authority(folder)
-    key, certificate = (json.dumps(path.read_text()) for path in (authority.server.key, authority.server.cert))
-    (folder / "tls.config").write_text(f"server_key: {key} server_cert: {certificate}")
-    (folder / "tls.config").chmod(0o440)
-    paths = {"/models": tmp_path / "models", "/tls/tls.config": folder / "tls.config"}
+    own = Authority(folder).server
+    own.key.chmod(0o440)
+    paths = {"/models": tmp_path / "models", "/tls/tls.crt": own.cert, "/tls/tls.key": own.key}
     with run_container(CONTAINER, paths) as server:
         server.wait_for_probe("readinessProbe")
         with pytest.raises(httpx.TransportError):

@@ -28,7 +28,7 @@ def tpu_container(*without: str) -> Manifest:
 
 def tpu_paths(bucket: Path | str, tmp_path: Path) -> dict[str, Path | str]:
     """Return replacements of its paths."""
-    return {"gs://BUCKET": bucket, "/cache": tmp_path / "cache", "/compiled": tmp_path / "compiled"}
+    return {"gs://BUCKET": bucket, "/cache": tmp_path / "cache"}
 
 
 def check_unready(server: PodServer, reason: str) -> None:

@@ -16,6 +16,11 @@ def _requests(code: str) -> str:
     return _series("tpuserve_requests_total", **_VERSION, method="Predict", protocol="grpc", code=code)
 
 
+def _failed(code: str, fault: str = "server", version: str = "1") -> str:
+    labels = {**_SERVER, "model_name": "m", "version": version, "method": "Predict"}
+    return _series("tpuserve_failed_requests_total", **labels, code=code, fault=fault)
+
+
 def _latencies(name: str, fast: int, slow: int, minutes: int = 30, **labels: str) -> dict[str, str]:
     """Return a histogram with `fast` values below 0.1 s and `slow` values from 1 s to 2 s a minute."""
     counts = {"0.1": fast, "1": fast, "2": fast + slow, "+Inf": fast + slow}
@@ -69,8 +74,20 @@ CASES = [
     AlertCase(
         "TpuserveAvailabilityBurnsFast",
         "2h",
-        fires={_requests("OK"): "0+95x120", _requests("INTERNAL"): "0+5x120"},
-        quiet={_requests("OK"): "0+95x120", _requests("INVALID_ARGUMENT"): "0+5x120"},
+        fires={
+            _requests("OK"): "0+95x120",
+            _requests("INTERNAL"): "0+5x120",
+            _failed("INTERNAL"): "0+5x120",
+        },
+        # Wrong requests, and timeouts that no idle server could meet.
+        quiet={
+            _requests("OK"): "0+90x120",
+            _requests("INVALID_ARGUMENT"): "0+5x120",
+            _failed("INVALID_ARGUMENT", "client"): "0+5x120",
+            _requests("DEADLINE_EXCEEDED"): "0+5x120",
+            _failed("DEADLINE_EXCEEDED", "client"): "0+5x120",
+            _series("tpuserve_refused_requests_total", **_SERVER, reason="impossible_deadline"): "0+5x120",
+        },
         labels={"job": "tpuserve"},
         description="5% of the predictions of tpuserve fail.",
     ),
@@ -81,15 +98,29 @@ CASES = [
             _requests("OK"): "0+998x480",
             _series("tpuserve_refused_requests_total", **_SERVER, reason="too_late"): "0+2x480",
         },
-        quiet={_requests("OK"): "0+9995x480", _requests("UNAVAILABLE"): "0+5x480"},
+        quiet={
+            _requests("OK"): "0+9995x480",
+            _requests("UNAVAILABLE"): "0+5x480",
+            _failed("UNAVAILABLE"): "0+5x480",
+        },
         labels={"job": "tpuserve"},
         description="0.2% of the predictions of tpuserve failed in 3 days.",
     ),
     AlertCase(
         "TpuserveModelFails",
         "15m",
-        fires={_requests("OK"): "0+80x20", _requests("DEADLINE_EXCEEDED"): "0+20x20"},
-        quiet={_requests("OK"): "0+95x20", _requests("DEADLINE_EXCEEDED"): "0+5x20"},
+        # A model that is gone: its requests have no version.
+        fires={
+            _requests("OK"): "0+80x20",
+            _requests("NOT_FOUND"): "0+20x20",
+            _failed("NOT_FOUND", version=""): "0+20x20",
+        },
+        quiet={
+            _requests("OK"): "0+95x20",
+            _requests("NOT_FOUND"): "0+20x20",
+            _failed("NOT_FOUND", "client", version=""): "0+20x20",
+            _failed("DEADLINE_EXCEEDED"): "0+5x20",
+        },
         labels=_MODEL,
         description="20% of the predictions of m fail.",
     ),
@@ -133,6 +164,21 @@ CASES = [
         quiet={_series("tpuserve_budget_refusals_total", **_SERVER, budget="receiving"): "3x30"},
         labels={**_SERVER, "budget": "receiving"},
         description="a:8501 refused 30 requests in 10 minutes by the budget receiving.",
+    ),
+    AlertCase(
+        "TpuserveDemandHigh",
+        "20m",
+        fires={
+            _series("tpuserve_demand_ratio", job="tpuserve", instance="a"): "1.5x30",
+            _series("tpuserve_demand_ratio", job="tpuserve", instance="b"): "0.9x30",
+        },
+        # A second server takes half of the work.
+        quiet={
+            _series("tpuserve_demand_ratio", job="tpuserve", instance="a"): "1.5x10 0.75x20",
+            _series("tpuserve_demand_ratio", job="tpuserve", instance="b"): "_x10 0.75x20",
+        },
+        labels={"job": "tpuserve"},
+        description="The demand for tpuserve has been above the capacity for 15 minutes, and is 120% of it.",
     ),
     AlertCase(
         "TpuserveModelUnavailable",

@@ -11,8 +11,11 @@ from tests.deploy.observability.alert_case import OBSERVABILITY
 
 DASHBOARD = OBSERVABILITY / "grafana/tpuserve.json"
 # Values of Grafana's variables for a query outside Grafana.
-_VARIABLES = {"$instance": ".*", "$model": ".*", "$version": ".*", "$__rate_interval": "10s"}
-_NAME = re.compile(r"(?:tpuserve|process|up|ALERTS|job:|model:)[a-zA-Z0-9_:]*")
+_VARIABLES = {
+    **{f"${name}": ".*" for name in ("cluster", "namespace", "pod", "instance", "model", "version")},
+    "$__rate_interval": "10s",
+}
+_NAME = re.compile(r"(?:tpuserve|process|up|ALERTS|namespace_job:|namespace_job_model:)[a-zA-Z0-9_:]*")
 
 
 @dataclass(frozen=True, slots=True)

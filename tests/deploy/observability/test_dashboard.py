@@ -12,7 +12,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from deploy.observability.dashboard.board import ROWS, dashboard_json
+from deploy.observability.dashboard.board import LOADTESTS, ROWS, SERVERS
 from deploy.observability.dashboard.panels import WIDTH
 from deploy.observability.dashboard.promql import FAILURES, PREDICTIONS
 from tests.deploy.observability.alert_case import OBSERVABILITY
@@ -22,11 +22,14 @@ GRAFANA = OBSERVABILITY / "grafana"
 
 
 def test_dashboard_is_the_generated_one() -> None:
-    assert DASHBOARD.read_text(encoding="utf-8") == dashboard_json(), "python -m deploy.observability.dashboard"
+    for board in (SERVERS, LOADTESTS):
+        written = (DASHBOARD.parent / f"{board.name}.json").read_text(encoding="utf-8")
+        assert written == board.as_json(), "python -m deploy.observability.dashboard"
 
 
 def test_grafanas_schema_has_every_field_of_the_dashboard() -> None:
     assert list(lost_fields(read_dashboard())) == []
+    assert list(lost_fields(json.loads(LOADTESTS.as_json()))) == []
 
 
 def test_a_field_outside_of_grafanas_schema_is_found() -> None:
@@ -60,15 +63,15 @@ def test_latency_has_exemplars() -> None:
     assert any(target["exemplar"] for target in latency["targets"])
 
 
-def test_variables_choose_source_server_model_and_version() -> None:
+def test_variables_choose_source_namespace_server_model_and_version() -> None:
     names = [variable["name"] for variable in read_dashboard()["templating"]["list"]]
-    assert names == ["datasource", "instance", "model", "version"]
+    assert names == ["datasource", "cluster", "namespace", "pod", "instance", "model", "version"]
 
 
 def test_recording_rules_and_panels_agree_on_predictions_and_failures() -> None:
     text = (OBSERVABILITY / "rules/recording.yaml").read_text(encoding="utf-8")
     assert text.count("method=") == text.count(PREDICTIONS)
-    assert text.count("code=~") == text.count(FAILURES)
+    assert text.count("fault=") == text.count(FAILURES) == 2
 
 
 def test_provisioning_links_exemplars_and_reads_the_dashboard() -> None:

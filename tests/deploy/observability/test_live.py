@@ -24,7 +24,7 @@ WITHOUT_SERIES = {
     "ALERTS": "no alert fires",
 }
 # Prefixes of the names that Prometheus and the rules make.
-MADE_BY_PROMETHEUS = ("ALERTS", "up", "job:", "model:", "tpuserve:")
+MADE_BY_PROMETHEUS = ("ALERTS", "up", "namespace_job:", "namespace_job_model:", "tpuserve:")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def test_every_metric_of_panels_and_alerts_exists(scraped: ScrapedServer) -> Non
     assert {name for name in names if not _candidates(name) & families} == set()
 
 
-def test_autoscalers_metric_has_the_wait_of_the_load(scraped: ScrapedServer) -> None:
-    assert scraped.prometheus.value("pod:tpuserve_queue_wait_seconds:mean_2m") > 0
+def test_autoscalers_metric_has_the_demand_of_the_load(scraped: ScrapedServer) -> None:
+    assert scraped.prometheus.value("pod:tpuserve_demand_ratio") > 0
 
 
 def test_exemplar_names_a_trace_that_the_receiver_has(scraped: ScrapedServer) -> None:
