@@ -4,7 +4,18 @@ The repository's root is the source directory, so that links between docs/, the 
 same places on the site as in a checkout.
 """
 
+import os
+import sys
 from importlib import metadata
+from pathlib import Path
+
+from docutils.utils import urischemes
+
+# The extensions in docs/sphinx.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+# The page of the Python API imports a class of Locust users, whose import would patch the sockets of this process.
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 project = "tpuserve"
 release = metadata.version("tpuserve-server")
@@ -36,7 +47,10 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
-    "sphinxcontrib.mermaid",
+    "docs.sphinx.descriptions",
+    "docs.sphinx.diagrams",
+    "docs.sphinx.help_texts",
+    "docs.sphinx.pictures",
 ]
 
 # GitHub's anchors, so that a link to a heading works in both places.
@@ -50,6 +64,9 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 
+# The help of `tpuserve rollout` has addresses such as dns:NAME:PORT, which are no links.
+del urischemes.schemes["dns"]
+
 # Docstrings quote code with single backticks.
 default_role = "code"
 
@@ -61,6 +78,8 @@ html_theme = "furo"
 html_extra_path = ["_site"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+html_search_scorer = str(Path(__file__).with_name("sphinx") / "scorer.js")
 html_theme_options = {"top_of_page_buttons": []}
 html_copy_source = False
 html_show_copyright = False

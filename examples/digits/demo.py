@@ -1,7 +1,7 @@
-"""The whole workflow on one machine: train, export, serve, predict over gRPC and REST, load-test, stop.
+"""The whole workflow on one machine: train, export, serve, predict over gRPC and REST, load-test.
 
-    make demo      # all steps, ends by itself
-    make serve     # train and export if needed, then serve until Ctrl-C
+    make demo      # all steps; in a terminal, the server then runs until Ctrl-C
+    make serve     # serve the model of the demo until Ctrl-C; train and export it only if there is none
 
 Each step is a command that you can type. The demo prints it before running it.
 """
@@ -42,14 +42,18 @@ class DemoError(Exception):
 def main() -> int:
     """Run the demo, or serve until Ctrl-C. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", action="store_true", help="Serve on ports 8500 and 8501 until Ctrl-C.")
+    parser.add_argument("--serve", action="store_true", help="Only serve, until Ctrl-C.")
+    parser.add_argument("--port", type=int, default=8501, help="With --serve: port of REST and the console.")
+    parser.add_argument("--grpc-port", type=int, default=8500, help="With --serve: port of gRPC.")
     parser.add_argument("--work", type=Path, default=ROOT / ".demo", help="Directory for checkpoints and models.")
     arguments = parser.parse_args()
-    # Treat SIGTERM like Ctrl-C, so that stopping the demo also stops its server.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Treat SIGTERM like Ctrl-C, so that stopping the demo also stops its server. Shells start background jobs with
+    # Ctrl-C ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         if arguments.serve:
-            serve(arguments.work / "serve")
+            serve(arguments.work, arguments.grpc_port, arguments.port)
         else:
             demo(arguments.work)
     except (DemoError, TpuserveError) as error:
@@ -62,14 +66,14 @@ def main() -> int:
 
 
 def demo(work: Path) -> None:
-    """Run all steps in a new directory."""
+    """Run all steps. The export publishes the next version, which a running `make serve` then loads."""
     started_s = time.monotonic()
     print(INTRODUCTION)
-    # Delete only the demo's own files. `make serve` uses another directory and may run at the same time.
-    for made in ("checkpoints", "models"):
-        shutil.rmtree(work / made, ignore_errors=True)
+    introduce_commands()
+    # The training would continue from an existing checkpoint.
+    shutil.rmtree(work / "checkpoints", ignore_errors=True)
     train_and_export(work)
-    grpc_port, rest_port = free_ports()
+    grpc_port, rest_port = free_port(), free_port()
     _, held_out = load()
     with server(work, grpc_port, rest_port) as process:
         for protocol, address in (("gRPC", f"127.0.0.1:{grpc_port}"), ("REST", f"http://127.0.0.1:{rest_port}")):
@@ -78,53 +82,56 @@ def demo(work: Path) -> None:
         heading("Load-test the server for 10 s")
         run("loadtest", MODEL, "--grpc", f"127.0.0.1:{grpc_port}", "--rest", f"http://127.0.0.1:{rest_port}",
             "--duration", "10s", "--generator-limit", "note")  # fmt: skip
-        heading("Stop the server")
-        stop(process)
-    print(f"\nThe demo finished in {time.monotonic() - started_s:.0f} s.")
-    print("Next: `make serve` starts this server again and prints requests to paste. README.md lists the tutorials.")
+        print(f"\nThe demo finished in {time.monotonic() - started_s:.0f} s.")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            keep_serving(process, work, grpc_port, rest_port)
+        else:
+            stop(process)
+    print("\nNext: `make serve` serves this model again. README.md lists the tutorials.")
 
 
-def serve(work: Path) -> None:
-    """Serve the digits model, and print example requests."""
+def serve(work: Path, grpc_port: int, rest_port: int) -> None:
+    """Serve the digits model until Ctrl-C, and print example requests."""
+    check_ports(grpc_port, rest_port)
+    introduce_commands()
     if not any((work / "models" / MODEL).glob("[0-9]*/saved_model.pb")):
         train_and_export(work)
+    with server(work, grpc_port, rest_port) as process:
+        keep_serving(process, work, grpc_port, rest_port)
+
+
+def keep_serving(process: subprocess.Popen[bytes], work: Path, grpc_port: int, rest_port: int) -> None:
+    """Print example requests, and wait until Ctrl-C. Raises DemoError if the server ends by itself."""
     _, held_out = load()
     body = work / "digit.json"
     body.write_text(json.dumps({"instances": held_out.images[:1].tolist()}))
-    with server(work, 8500, 8501) as process:
-        print(SNIPPETS.format(body=shortened(body), bin=shortened(BIN)))
-        with contextlib.suppress(KeyboardInterrupt):
-            process.wait()
-        heading("Stop the server")
-        stop(process)
+    heading("The server is running. Press Ctrl-C to stop it")
+    print(SNIPPETS.format(body=shortened(body), grpc=f"127.0.0.1:{grpc_port}", rest=f"http://127.0.0.1:{rest_port}"))
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        raise DemoError(f"The server exited with status {process.wait()}. Its log above gives the reason.")
+    stop(process)
 
 
 INTRODUCTION = """\
 This demo trains a small model, exports it, starts a server, sends predictions over gRPC and REST, and runs a load test.
-Lines that start with $ are commands that you can type. The demo stops its server at the end."""
+In a terminal, the server then runs until you press Ctrl-C."""
 
-SNIPPETS = """
-The server is ready: gRPC on 127.0.0.1:8500, REST on http://127.0.0.1:8501.
-Open http://127.0.0.1:8501/console in a browser to see its load and to try requests with pictures.
-Paste these commands into a second terminal in this directory. Press Ctrl-C here to stop the server.
+SNIPPETS = """\
+To see its load and to classify pictures, open this page in a browser: {rest}/console
+To call it, type these commands in a second terminal:
 
-# Classify one digit over REST
-curl -d @{body} http://127.0.0.1:8501/v1/models/digits:predict
-
-# Print the status of the model
-{bin}/tpuserve status digits
-
-# Classify eight digits over gRPC
-{bin}/python - <<'EOF'
+$ curl -d @{body} {rest}/v1/models/digits:predict
+$ tpuserve status digits --address {grpc}
+$ python - <<'EOF'
 from examples.digits.data import load
 from tpuserve_client import Client
 
 _, held_out = load()
-with Client("127.0.0.1:8500") as client:
+with Client("{grpc}") as client:
     probabilities = client.predict("digits", {{"image": held_out.images[:8]}})["probabilities"]
 print(probabilities.argmax(axis=1), held_out.labels[:8])
-EOF
-"""
+EOF"""
 
 
 def train_and_export(work: Path) -> None:
@@ -195,6 +202,7 @@ def predict(address: str, digits: Digits) -> None:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM, like a container engine. The server drains and exits with 0."""
+    heading("Stop the server")
     process.send_signal(signal.SIGTERM)
     status = process.wait(STOP_TIMEOUT_S)
     print(f"  The server finished pending requests and exited with status {status}.")
@@ -202,12 +210,27 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         raise DemoError(f"The server exited with status {status}, expected 0.")
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two free ports, so that the demo does not conflict with a server on the usual ones."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
+def free_port() -> int:
+    """Return a free port, so that the demo does not conflict with a server on the usual ones."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def check_ports(grpc_port: int, rest_port: int) -> None:
+    """Raise DemoError if another program listens on a port. The server would report it after the training."""
+    for variable, port in (("GRPC_PORT", grpc_port), ("PORT", rest_port)):
+        with socket.socket() as listener:
+            # As servers do: connections that have ended do not hold the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise DemoError(
+                    f"Cannot listen on port {port}: {error.strerror}. "
+                    f"Choose another one, such as: make serve {variable}={free_port()}"
+                ) from None
 
 
 def run(*arguments: str) -> None:
@@ -225,12 +248,22 @@ def command(*arguments: str) -> None:
 
 
 def shortened(path: Path) -> Path:
-    """Return the path relative to the current directory, or the path itself if it is elsewhere."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    """Return the path relative to the repository's root, or the path itself if it is elsewhere."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
+def introduce_commands() -> None:
+    """Print how to type the commands of the following steps."""
+    print("Lines that start with $ are commands that you can type. Type this one first in each terminal:\n")
+    # An installation without a virtual environment has its programs on PATH.
+    activate = BIN / "activate"
+    print(
+        f"$ cd {shlex.quote(str(ROOT))}{f' && . {shlex.quote(str(shortened(activate)))}' if activate.exists() else ''}"
+    )
 
 
 def show(arguments: Sequence[str]) -> None:
-    """Print the command as typed in the repository's root."""
+    """Print the command as typed in the repository's root, in its environment."""
     words = [Path(arguments[0]).name, *(argument.replace(f"{ROOT}/", "") for argument in arguments[1:])]
     print("$", shlex.join(words), flush=True)
 

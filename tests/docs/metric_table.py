@@ -7,6 +7,7 @@ from tests.deploy.dockerfile import ROOT
 from tpuserve_server.observe.metrics.catalogue import CATALOGUE, LABELS
 from tpuserve_server.observe.metrics.families import Family
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
+from tpuserve_server.observe.metrics.triton import TRITON_FAMILIES, TRITON_LABELS
 from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, UPSTREAM_LABELS, UpstreamFamily
 
 PAGE = ROOT / "docs/reference/metrics.md"
@@ -20,11 +21,12 @@ def table_names(page: str) -> list[str]:
 
 
 def tables() -> dict[str, str]:
-    """Return every table by name: sections of the catalogue, labels, the process and upstream."""
+    """Return every table by name: sections of the catalogue, labels, the process and other servers."""
     sections = {section: _metrics(families) for section, families in CATALOGUE.items()}
-    meanings = {**LABELS, **UPSTREAM_LABELS}
+    meanings = {**TRITON_LABELS, **LABELS, **UPSTREAM_LABELS}
     labels = _table(("Label", "Values"), [(f"`{label}`", values) for label, values in meanings.items()])
-    return {**sections, "labels": labels, "process": _process(), "upstream": _metrics(UPSTREAM_FAMILIES)}
+    others = {"upstream": _metrics(UPSTREAM_FAMILIES), "triton": _metrics(TRITON_FAMILIES)}
+    return {**sections, "labels": labels, "process": _process(), **others}
 
 
 def write_tables(page: str) -> str:

@@ -13,13 +13,14 @@ from tests.deploy.dockerfile import ROOT
 PAGE = (ROOT / "docs/reference/dependencies.md").read_text()
 PROJECTS = {
     "formats": "formats",
+    "command": "clients/command",
     "server": "server",
     "exporter": "exporter",
     "client": "clients/python",
     "loadtests": "loadtests",
 }
-# Packages that another one imports for us. The table has the reason.
-IMPORTED_BY_OTHERS = {"sniffio"}
+# Packages that another one, or a console script, imports for us. The table has the reason.
+IMPORTED_BY_OTHERS = {"sniffio", "tpuserve-command"}
 
 
 def required(project: str) -> set[str]:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,21 @@ BIN = Path(sys.prefix) / "bin"
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Build the wheel of each distribution."""
-    return build_wheels(tmp_path_factory.mktemp("wheels"), PROJECTS)
+    return build_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 def test_an_index_accepts_the_wheels(wheels: list[Path]) -> None:
     assert len(wheels) == len(PROJECTS)
     checked = subprocess.run([BIN / "twine", "check", "--strict", *wheels], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_wheel_contains_the_licence(wheels: list[Path]) -> None:
+    licence = (ROOT / "LICENSE").read_bytes()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE")]
+            assert archive.read(name) == licence
 
 
 @pytest.mark.parametrize("project", PROJECTS)
@@ -41,4 +50,4 @@ def test_the_readme_begins_with_a_sentence_and_the_installation(project: str) ->
     text = (ROOT / project / "README.md").read_text(encoding="utf-8")
     name = read_project(project)["name"]
     assert text.startswith(f"# {name}\n")
-    assert re.search(rf"^pip install '?{name}\b", text, re.MULTILINE)
+    assert re.search(rf"^(pip install '?|<!-- install: ){name}\b", text, re.MULTILINE)
