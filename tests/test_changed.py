@@ -20,6 +20,11 @@ def test_a_module_runs_the_tests_that_import_it_and_those_of_the_program_with_it
     assert not [test for test in tests if test.startswith(("tests/exporter/deployment", "tests/formats"))]
 
 
+def test_a_command_runs_the_tests_that_start_its_program(dependencies: Dependencies) -> None:
+    tests = dependencies.tests_of(["loadtests/tpuserve_loadtests/cli/__init__.py"])
+    assert "tests/e2e/console_page/test_reports.py" in tests
+
+
 def test_fixtures_run_the_tests_below_them(dependencies: Dependencies) -> None:
     tests = dependencies.tests_of(["tests/contract/conftest.py"])
     assert {test.rpartition("/")[0] for test in tests} == {"tests/contract"}

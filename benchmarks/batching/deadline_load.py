@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 if TYPE_CHECKING:
     from tpuserve_client.exchange import Reply
     from tpuserve_loadtests.measurement.measured import Measured
+    from tpuserve_loadtests.measurement.recorder import Delivery
     from tpuserve_loadtests.requests.protocols import Protocol
     from tpuserve_loadtests.requests.workload import Line
     from tpuserve_loadtests.traffic.senders import Sender
@@ -65,16 +66,16 @@ class RetryingSender:
     sender: "Sender"
     retries: int
 
-    def send(self, number: int) -> "Reply":
+    def send(self, number: int, delivery: "Delivery") -> "Reply":
         """Send a request until it succeeds or no retry is left. Raises the last error."""
         from gevent import sleep
 
         for attempt in range(self.retries):
             try:
-                return self.sender.send(number)
+                return self.sender.send(number, delivery)
             except Exception:  # Every error leads to a retry, whatever the transport raises.
                 sleep(random.random() * _FIRST_BACKOFF_S * 2**attempt)
-        return self.sender.send(number)
+        return self.sender.send(number, delivery)
 
 
 def main() -> None:
@@ -123,7 +124,7 @@ def _line(protocol: "Protocol", timeout_s: float) -> "Line":
     from benchmarks.harness.measurement import predict_request
     from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH
     from tpuserve_client.exchange import Exchange
-    from tpuserve_client.model import ModelSpec
+    from tpuserve_client.model import ModelSpec, Signature
     from tpuserve_loadtests.requests.workload import Line
 
     x = mlp_model.example()
@@ -132,7 +133,7 @@ def _line(protocol: "Protocol", timeout_s: float) -> "Line":
     else:
         headers = {"x-tpuserve-timeout-ms": f"{1000 * timeout_s:g}"}
         sent = Exchange(REST_PATH, json.dumps({"instances": x.tolist()}).encode(), headers=headers)
-    return Line(protocol, protocol, ModelSpec(MODEL_NAME), "serving_default", (sent,), (1,))
+    return Line(protocol, protocol, ModelSpec(MODEL_NAME), Signature("serving_default", {}, {}), (sent,), (1,))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.codecs.requests import RESULT, SIGNATURE, ConstantModel, ConstantService
 from benchmarks.observation.access_lines import discarded_lines
+from benchmarks.observation.demands import priced_request, sample_us
 from benchmarks.observation.pages import page_cpu_us
 from tpuserve_formats.counted import counted
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
@@ -20,6 +21,7 @@ from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observ
 from tpuserve_server.observe.requests.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
 from tpuserve_server.observe.tracing.options import TracingOptions
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing, open_tracing
+from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rpc import CallContext
 
@@ -70,7 +72,7 @@ def _without_tracing(_url: str) -> float:
 
 
 def _metered(_url: str) -> float:
-    return _cpu_us(_request(Observers((SlowRequests(),)), PrometheusMetrics()), 50_000)
+    return _cpu_us(_request(Observers((SlowRequests(INFERENCE_NAMES),)), PrometheusMetrics()), 50_000)
 
 
 def _traced(ratio: float, requests: int) -> Callable[[str], float]:
@@ -87,7 +89,7 @@ def _traced(ratio: float, requests: int) -> Callable[[str], float]:
 def _exported_us(tracing: RequestTracing, metrics: PrometheusMetrics, requests: int) -> float:
     """Return the CPU of requests and of the export of all their spans."""
     tracing.start()
-    cpu_us = _cpu_us(_request(Observers((SlowRequests(),), tracing), metrics), requests, tracing.stop)
+    cpu_us = _cpu_us(_request(Observers((SlowRequests(INFERENCE_NAMES),), tracing), metrics), requests, tracing.stop)
     outcomes = metrics.traced.all()
     if set(outcomes) != {"exported"}:
         raise RuntimeError(f"Not every trace was exported: {outcomes}")
@@ -98,13 +100,19 @@ def _logged(requests: Requests, ratio: float, count: int) -> Callable[[str], flo
     def measure(_url: str) -> float:
         log = AccessLog(AccessLogOptions(requests, ratio))
         with discarded_lines() as handler:
-            return _cpu_us(_request(Observers((SlowRequests(), log)), PrometheusMetrics()), count, handler.flush)
+            return _cpu_us(
+                _request(Observers((SlowRequests(INFERENCE_NAMES), log)), PrometheusMetrics()), count, handler.flush
+            )
 
     return measure
 
 
 def _page(render: Callable[[PrometheusMetrics], object], signatures: int) -> Callable[[str], float]:
     return lambda _url: page_cpu_us(render, signatures)
+
+
+def _sampled(versions: int) -> Callable[[str], float]:
+    return lambda _url: sample_us(versions)
 
 
 def _request(observers: Observers, metrics: PrometheusMetrics) -> Callable[[], None]:
@@ -163,12 +171,17 @@ CASES: Final = (
     Case(_NOTHING, _nothing),
     Case(_BARE, _bare),
     Case(METERED, _metered, _BARE, 3.0),
+    Case("demand", lambda _url: _cpu_us(priced_request(), 100_000), _NOTHING, 0.5),
     Case("tracing off", _without_tracing, _NOTHING, 0.3),
     Case("tracing at 1 %", _traced(0.01, 100 * _FEW), METERED, 1.0),
     Case("tracing at 100 %", _traced(1.0, _FEW), METERED),
     Case("access log of errors", _logged("errors", 1.0, 50_000), METERED, 0.3),
     Case("access log of 1 %", _logged("all", 0.01, 50_000), METERED, 2.0),
     Case("access log of all", _logged("all", 1.0, _FEW), METERED),
+    *(
+        Case(f"demand sample of {counted(versions, 'version')}", _sampled(versions), _NOTHING)
+        for versions in (1, 100, 1000)
+    ),
     *(
         Case(f"{form} of {counted(signatures, 'signature')}", _page(render, signatures), _NOTHING)
         for signatures in (1, 100, 1000)

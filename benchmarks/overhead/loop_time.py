@@ -32,6 +32,7 @@ from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
+from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, RpcTable, UnaryMethod, admit_every_call
@@ -141,7 +142,7 @@ def _grpc_apps(
     wire: Wire, service: InferenceService, registry: ModelRegistry, metrics: PrometheusMetrics
 ) -> "tuple[ASGIApp, ASGIApp]":
     clock = SystemClock()
-    meter = RequestMeter(service, metrics, clock, "grpc", Observers((SlowRequests(),)))
+    meter = RequestMeter(service, metrics, clock, "grpc", Observers((SlowRequests(INFERENCE_NAMES),)))
     table = rpc_table(service, metrics, clock, meter=meter)
     echoed: RpcTable = {wire.path: UnaryMethod(_echo, PREDICT)}
     return _grpc_host(echoed, registry, metrics), _grpc_host(table, registry, metrics)
@@ -167,7 +168,7 @@ def _rest_apps(
     _wire: Wire, service: InferenceService, registry: ModelRegistry, metrics: PrometheusMetrics
 ) -> "tuple[ASGIApp, ASGIApp]":
     clock = SystemClock()
-    observers = Observers((SlowRequests(),))
+    observers = Observers((SlowRequests(INFERENCE_NAMES),))
     app = rest_app(service, metrics, clock, lambda: ([b""], ""), RestOptions(), observers=observers)
     gate = OverloadGate(lambda: registry.serving, Traffic(), clock)
     return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)

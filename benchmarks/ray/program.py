@@ -1,5 +1,9 @@
-"""Ray Serve with one replica, for the benchmark: MODEL_BASE GRPC_PORT REST_PORT. Use only with the loopback alone."""
+"""Ray Serve with one replica, for the benchmarks: ARGUMENTS GRPC_PORT REST_PORT. The first are JSON.
 
+Use it only with the loopback alone.
+"""
+
+import json
 import sys
 import threading
 
@@ -11,7 +15,7 @@ from benchmarks.harness.targets import MODEL_NAME
 from tpuserve_server.startup.ray_serve import app
 
 if __name__ == "__main__":
-    base, grpc_port, rest_port = sys.argv[1:]
+    arguments, grpc_port, rest_port = sys.argv[1:]
     # "local": another cluster of this machine is in another network namespace.
     ray.init(
         "local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", object_store_memory=100_000_000
@@ -23,5 +27,5 @@ if __name__ == "__main__":
         ),
         logging_config={"enable_access_log": False},
     )
-    serve.run(app({"model_name": MODEL_NAME, "model_base_path": base}), name=MODEL_NAME, route_prefix="/")
+    serve.run(app(json.loads(arguments)), name=MODEL_NAME, route_prefix="/")
     threading.Event().wait()

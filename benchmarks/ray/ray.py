@@ -4,9 +4,10 @@ Run: `.venv/bin/python -m benchmarks ray [--quick]`, after `make ray`. About 2 m
 so the benchmark moves itself into a network namespace with the loopback alone, which needs root or user namespaces.
 """
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -54,14 +55,7 @@ def main(duration: int, quick: bool) -> None:
     """
     if missing := missing_tools():
         raise click.UsageError(f"Load generators are missing. Run: apt-get install {' '.join(missing)}")
-    python = find_ray()
-    if python is None:
-        raise click.UsageError("Ray Serve is missing. Run: make ray")
-    exit_on_sigterm()
-    try:
-        loopback_only.enter()
-    except OSError as error:
-        raise click.UsageError(f"This process may not create a network namespace: {error}. Run it as root") from None
+    python = enter_ray()
     console = Console(stderr=True)
     rounds, seconds = (1, 2) if quick else (ROUNDS, duration)
     with tempfile.TemporaryDirectory(prefix="tpuserve-ray-") as directory:
@@ -72,15 +66,33 @@ def main(duration: int, quick: bool) -> None:
     print_points(points, Console(width=120))
 
 
+def enter_ray() -> Path:
+    """Move the process into a network namespace with the loopback alone, and return the Python that has Ray Serve.
+
+    Raises:
+        click.UsageError: Ray Serve is missing, or the process may not create a network namespace.
+    """
+    python = find_ray()
+    if python is None:
+        raise click.UsageError("Ray Serve is missing. Run: make ray")
+    exit_on_sigterm()
+    try:
+        loopback_only.enter()
+    except OSError as error:
+        raise click.UsageError(f"This process may not create a network namespace: {error}. Run it as root") from None
+    return python
+
+
 def _measure(scratch: Path, python: Path, rounds: int, seconds: int, console: Console) -> dict[str, list[Point]]:
     bodies = measurement.write_bodies(scratch)
     base = scratch / "models" / MODEL_NAME
     console.print("writing the model")
     write_model(base, scratch)
     with ExitStack() as stack:
+        args: dict[str, object] = {"model_name": MODEL_NAME, "model_base_path": str(base)}
         sides = {
             DIRECT: stack.enter_context(model_server(base, scratch)),
-            **{name: stack.enter_context(_ray_serve(python, base, scratch, name)) for name in RAY},
+            **{name: stack.enter_context(ray_serve(python, args, scratch, name)) for name in RAY},
         }
         for targets in sides.values():
             measurement.check_answer(targets)
@@ -104,10 +116,15 @@ def _measure_turns(
 
 
 @contextmanager
-def _ray_serve(python: Path, base: Path, scratch: Path, name: str) -> Iterator[dict[Protocol, Target]]:
-    """Run a Ray cluster of one node, with one replica of the model."""
+def ray_serve(
+    python: Path, args: Mapping[str, object], scratch: Path, name: str, probe: str = "/readyz"
+) -> Iterator[dict[Protocol, Target]]:
+    """Run a Ray cluster of one node, with one replica of the application of these arguments.
+
+    Wait until its `probe` answers. A replica without models at the start is not ready.
+    """
     grpc_port, rest_port, settings = RAY[name]
-    command = [str(python), "-m", "benchmarks.ray.program", str(base), str(grpc_port), str(rest_port)]
+    command = [str(python), "-m", "benchmarks.ray.program", json.dumps(args), str(grpc_port), str(rest_port)]
     # With authentication, Ray would write a token into the home directory.
     ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | ray | settings
@@ -116,7 +133,7 @@ def _ray_serve(python: Path, base: Path, scratch: Path, name: str) -> Iterator[d
             "grpc": Target("server", "grpc", grpc_port, tree),
             "rest": Target("server", "rest", rest_port, tree),
         }
-        wait_until_ready(targets["rest"], lambda port: answers_get(port, "/readyz"))
+        wait_until_ready(targets["rest"], lambda port: answers_get(port, probe))
         yield targets
 
 

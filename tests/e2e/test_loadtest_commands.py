@@ -3,9 +3,9 @@
 import json
 import re
 import subprocess
-import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.running_server import RunningServer, run_server
+from tests.loadtests.locust_process import LOCUST, LOCUSTFILE, requests_in
 from tests.loadtests.rapl_tree import RaplTree
 from tests.support import forked_command
 from tests.support.device_programs import double_and_add, write_programs
@@ -22,13 +23,11 @@ from tests.support.saved_models import predict_request, write_warmup
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
-LOCUST = str(Path(sys.executable).with_name("locust"))
-LOCUSTFILES = Path(__file__).resolve().parents[2] / "loadtests" / "locustfiles"
 # A loaded machine makes the generator late, which is not the subject here.
 LENIENT = ("--generator-limit", "note", "--json")
 # Durations in seconds: a quick run of `mlperf` and the shortest soak, which are 10 s, and the single user of a search.
 BRIEF = {
-    "tpuserve_loadtests.cli.commands.QUICK_S": 1.0,
+    "tpuserve_loadtests.mlperf.options.QUICK_S": 1.0,
     "tpuserve_loadtests.cli.commands.LEAST_SOAK_S": 2.0,
     "tpuserve_loadtests.cli.search_command._FIRST_S": 0.5,
 }
@@ -81,7 +80,9 @@ def sent_log(served: Served, requests: int) -> Path:
 
 def test_what_a_server_logged_is_sent_to_it_again(served: Served) -> None:
     addresses = ("--grpc", served.server.grpc, "--rest", served.server.rest)
-    first = loadtest("run", "m", *addresses, "--rate", "40", "--duration", "2s", "--warm-up", "0", "--rows", "1..4")
+    # The server also logs the requests whose responses a load test records.
+    load = ("--rate", "40", "--duration", "2s", "--warm-up", "0", "--rows", "1..4", "--golden", "off")
+    first = loadtest("run", "m", *addresses, *load)
     sent = sent_log(served, first["total"]["requests"])
     replay = ("run", "m", "--recorded", str(sent), "--speed", "2", "--warm-up", "0")
     forms = (
@@ -108,7 +109,7 @@ def test_what_a_server_logged_is_sent_to_it_again(served: Served) -> None:
             ("--slo", "error_rate<=1%", "--duration", "500ms", "--from", "40", "--to", "40"),
             (0, 98, 99),
         ),
-        ("soak", ("oip+grpc", "oip-json+http"), ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 98, 99)),
+        ("soak", ("oip+grpc", "oip-json+http"), ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 97, 99)),
         ("mlperf", ("oip+grpc",), ("--scenario", "single-stream", "--quick"), (0, 99)),
     ],
 )
@@ -156,7 +157,7 @@ def using_energy(tree: RaplTree) -> Iterator[None]:
     [
         ("run", ("--duration", "500ms", "--users", "2"), (0,)),
         ("mlperf", ("--scenario", "offline", "--quick"), (0, 99)),
-        ("soak", ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 98, 99)),
+        ("soak", ("--duration", "2s", "--segments", "20", "--rate", "40"), (0, 97, 99)),
     ],
 )
 def test_a_command_reports_cost_and_energy_of_a_server_on_this_machine(
@@ -194,16 +195,50 @@ def test_a_model_that_the_server_lacks_is_reported_with_the_address(served: Serv
 
 
 def test_plain_locust_takes_an_address_of_the_open_inference_protocol(served: Served) -> None:
-    command = [LOCUST, "-f", str(LOCUSTFILES / "over_rest.py"), "--model", "m", "--headless", "--only-summary"]
-    command += ["--rest", _address(served.server, "oip-json+http"), "-u", "2", "-r", "2", "-t", "3s"]
-    ended = subprocess.run([*command, *LENIENT[:2]], capture_output=True, text=True, timeout=150, check=False)
-    assert ended.returncode == 0, ended.stderr
+    ended = _locust(LOCUSTFILE, _address(served.server, "oip-json+http"), "--model", "m")
     assert "OIP HTTP JSON" in ended.stdout
 
 
+@pytest.mark.parametrize("form", ["grpc", "http", "oip+grpc", "oip+http", "oip-json+http"])
+def test_a_written_scenario_sends_what_the_server_counts(served: Served, tmp_path: Path, form: str) -> None:
+    address, file = _address(served.server, form), tmp_path / "locustfile.py"
+    written = forked_command.run("tpuserve-loadtest", "init", "m", _option(form), address, "--output", str(file))
+    assert written.returncode == 0, written.stderr
+    assert f"locust -f {file} --host {address}" in written.stdout
+    file.write_text(file.read_text().replace("between(0.5, 2)", "between(0.001, 0.01)"))
+    before = _predictions(served)
+    ended = _locust(file, address)
+    counted = requests_in(ended.stdout)
+    assert list(counted) == ["m", "total"]
+    assert counted["m"] == _predictions(served) - before
+    again = forked_command.run("tpuserve-loadtest", "init", "m", _option(form), address, "--output", str(file))
+    assert again.returncode == 2
+    assert "exists. Set another file with --output." in " ".join(again.stderr.split())
+
+
+def _locust(file: Path, host: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [LOCUST, "-f", str(file), "--host", host, "--headless", "--only-summary", "-u", "2", "-r", "2"]
+    ended = subprocess.run(
+        [*command, "-t", "3s", *arguments, *LENIENT[:2]], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def _predictions(served: Served) -> int:
+    """Return the number of predictions that the server has answered with success, by its own metrics."""
+    with urllib.request.urlopen(f"{served.server.rest}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    # Requests for metadata have no version.
+    found = re.findall(
+        r'^tpuserve_requests_total\{code="OK",.*model_name="m",.*version="1"\} (\S+)$', text, re.MULTILINE
+    )
+    return int(sum(map(float, found)))
+
+
 def _option(form: str) -> str:
-    return "--grpc" if form == "oip+grpc" else "--rest"
+    return "--grpc" if form.endswith("grpc") else "--rest"
 
 
 def _address(server: RunningServer, form: str) -> str:
-    return f"{form}://{server.grpc if form == 'oip+grpc' else server.rest.removeprefix('http://')}"
+    return f"{form}://{server.grpc if form.endswith('grpc') else server.rest.removeprefix('http://')}"

@@ -16,9 +16,9 @@ from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from tests.e2e.running_server import STOP_TIMEOUT_S
 from tests.e2e.started_command import StartedCommand, start_command
+from tests.support.client_commands import client_commands
 from tests.support.free_ports import free_ports
 from tests.support.saved_models import predict_request, save_mlp, write_manifest
-from tpuserve_client.cli import main as client_command
 
 pytestmark = [pytest.mark.slow]
 
@@ -152,7 +152,7 @@ def test_ports_of_tpuserve_serve_open_at_once_and_its_status_says_what_a_folder_
     (base_path / "1").mkdir(parents=True)
 
     def status(*flags: str) -> str:
-        return CliRunner().invoke(client_command, ["status", "m", f"--address=127.0.0.1:{port}", *flags]).output
+        return CliRunner().invoke(client_commands, ["status", "m", f"--address=127.0.0.1:{port}", *flags]).output
 
     with started("tpuserve-serve", port, "--rest_api_port=0", f"--model_base_path={base_path}") as server:
         server.wait_for("is not complete yet")

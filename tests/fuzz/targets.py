@@ -28,6 +28,7 @@ PARSERS: Final[Mapping[str, str]] = MappingProxyType(
         "prediction_log": "recorded requests of warm-up files, request logs and load tests",
         "text_protos": "configuration files in protobuf's text format",
         "manifests": "manifests of versions",
+        "signature_files": "signatures of versions, in both forms",
         "weights_file": "weights in safetensors, against its own library",
         "request_headers": "headers: timeouts, priority, trace context, codings, lengths",
         "routes": "request targets and paths",

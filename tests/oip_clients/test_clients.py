@@ -86,11 +86,12 @@ def test_documented_code_runs(python: Path, server: RunningServer, section: str)
 
 
 @needs("curl")
-def test_documented_curl_lines_run(server: RunningServer) -> None:
+def test_documented_curl_lines_run(server: RunningServer, tmp_path: Path) -> None:
     (lines,) = code_blocks("curl", "bash")
-    lines = lines.replace("localhost:8501", server.rest).replace("half_plus_two", HALF).replace("curl ", "curl -sSf ")
-    done = subprocess.run(["bash", "-ec", lines], capture_output=True, text=True, check=True)
-    assert '"data":[3.5,4.0,5.5]' in done.stdout
+    lines = lines.replace("localhost:8501", server.rest).replace("curl ", "curl -sSf ")
+    done = subprocess.run(["bash", "-ec", lines], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith('{"predictions":[[0.1,0.1,')
+    assert '"shape":[1,10],"data":[0.1,0.1,' in done.stdout
 
 
 def code_blocks(section: str, language: str) -> list[str]:

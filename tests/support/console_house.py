@@ -41,7 +41,7 @@ class ConsoleHouse:
         self.servable = FakeServable()
         self.registry = ModelRegistry(["m"], self.metrics)
         self.service = InferenceService(self.registry, self.clock)
-        self.slow = SlowRequests()
+        self.slow = SlowRequests(frozenset({"Predict"}))
         self.addresses = Addresses()
         self.certificates: CertificateStatus | None = None
         costs = CostModel()

@@ -256,6 +256,9 @@ class RecordingMetrics:
     def runs_hung(self, *, servable: ServableId, count: int) -> None:
         self.hung[servable] += count
 
+    def request_failed(self, **measured: object) -> None:
+        """Record nothing."""
+
     def cache_opened(self, *, servable: ServableId, responses: VersionResponses) -> None:
         self.caches[servable.version] = responses
 

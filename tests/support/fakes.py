@@ -9,7 +9,7 @@ import numpy as np
 
 from tpuserve_server.core.serving.service import AcquiredModel, AcquiredVersion, InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
-from tpuserve_server.core.terms.errors import Code, FailedPrecondition, NotFound, ServingError, TooLate
+from tpuserve_server.core.terms.errors import Code, FailedPrecondition, Fault, NotFound, ServingError, TooLate
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
@@ -69,6 +69,7 @@ class FakeMetrics:
     """Metrics that record the front-ends' reports."""
 
     finished: list[Finished] = field(default_factory=list)
+    faults: list[tuple[Code, Fault]] = field(default_factory=list)
     examples: list[tuple[str, int]] = field(default_factory=list)
     in_flight: dict[str, Callable[[], int]] = field(default_factory=dict)
     # Stages of the sampled requests, each with the number of requests that it stands for.
@@ -87,6 +88,9 @@ class FakeMetrics:
         trace_id: str = "",
     ) -> None:
         self.finished.append(Finished(model, method, protocol, code, latency_s, version, signature))
+
+    def request_failed(self, *, model: str, version: int | None, method: str, code: Code, fault: Fault) -> None:
+        self.faults.append((code, fault))
 
     def answers_of(
         self, *, model: str, version: int, signature: str, method: str, protocol: str
@@ -188,6 +192,9 @@ class FakeAcquiredModel(AcquiredModel):
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
 
+    def fastest_s(self, signature_name: str) -> float:
+        return self._service.fastest_s
+
     def record_latency(self, signature_name: str, latency_s: float) -> None:
         self._service.answers.append((signature_name, latency_s))
 
@@ -227,6 +234,9 @@ class FakeAcquiredVersion(AcquiredVersion):
 
     def has_objective(self, signature_name: str) -> bool:
         return self._service.promised
+
+    def fastest_s(self, signature_name: str) -> float:
+        return self._service.fastest_s
 
     async def predict(
         self,
@@ -272,6 +282,8 @@ class FakeService(InferenceService):
         self.cache: CacheOutcome = ""
         # Requests with an earlier deadline are refused before they are decoded.
         self.busy_until_s = 0.0
+        # Seconds of the fastest run of every signature.
+        self.fastest_s = 0.0
         # Whether it has a latency objective, and the responses under it with their latencies.
         self.promised = False
         self.answers: list[tuple[str, float]] = []
@@ -326,6 +338,9 @@ class FakeService(InferenceService):
 
     def models(self) -> list[str]:
         return ["m"]
+
+    def is_served(self, name: str) -> bool:
+        return any(status.state is State.AVAILABLE for status in self.statuses)
 
     def labels(self, name: str) -> dict[str, int]:
         return self.label_versions

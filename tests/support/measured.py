@@ -7,7 +7,7 @@ from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
 from tpuserve_server.observe.metrics.exposition import OPEN_METRICS, PLAIN
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.metrics.upstream import upstream_lines
+from tpuserve_server.observe.metrics.upstream import UPSTREAM_FAMILIES, upstream_lines
 
 ID = ServableId("m", 3)
 
@@ -67,4 +67,4 @@ def page_of(metrics: PrometheusMetrics, *, is_open: bool = False) -> str:
 
 def upstream_page(metrics: PrometheusMetrics, *, is_open: bool = False) -> str:
     """Return TensorFlow's and TensorFlow Serving's metrics."""
-    return "".join(upstream_lines(metrics, OPEN_METRICS if is_open else PLAIN))
+    return "".join(upstream_lines(metrics, UPSTREAM_FAMILIES, OPEN_METRICS if is_open else PLAIN))

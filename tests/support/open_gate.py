@@ -19,7 +19,7 @@ class ClosedGate(OverloadGate):
     def may_refuse(self) -> bool:
         return True
 
-    def lateness_s(self, deadline: Deadline) -> float:
+    def lateness_s(self, deadline: Deadline, arrived_s: float | None = None) -> float:
         late_s = 0.25 if deadline.is_finite and self._is_late else 0.0
         self._is_late = True
         return late_s

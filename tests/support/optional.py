@@ -17,6 +17,7 @@ PACKAGES = {
     "curl": "curl",
     "h2load": "nghttp2-client",
     "mmdebstrap": "mmdebstrap",
+    "node": "nodejs npm",
     "podman": "podman",
     "prometheus": "prometheus",
     "promtool": "prometheus",

@@ -21,6 +21,7 @@ from tests.e2e.running_server import START_TIMEOUT_S
 ROOT: Final = Path(__file__).parents[2]
 GRPC, REST = "127.0.0.1:9000", "http://127.0.0.1:8000"
 SERVICERS: Final = "tpuserve_server.hosts.ray.ingress.add_tpuserve_services"
+REST_MIDDLEWARES: Final = "tpuserve_server.hosts.ray.rest_proxy.middlewares"
 # Each node has room for one replica, because a replica takes one CPU of Ray's count.
 _NODE: Final = {"num_cpus": 1, "object_store_memory": 100 << 20}
 NAME: Final = "tpuserve"
@@ -58,6 +59,7 @@ def two_nodes() -> Iterator[TwoNodes]:
     # On a busy machine, a proxy starts slowly. Ray would start it again.
     os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"
     os.environ["RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S"] = "60"
+    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = REST_MIDDLEWARES
     # Ray's processes import the packages that are installed editable, and the tests' modules.
     os.environ["PYTHONPATH"] = str(ROOT)
     cluster = Cluster(
@@ -108,6 +110,13 @@ def running_replicas() -> int:
     """Return the number of replicas that run."""
     replicas = serve.status().applications[NAME].deployments["tpuserve"].replica_states
     return int(replicas.get(ReplicaState.RUNNING, 0))
+
+
+def kill_a_replica() -> None:
+    """Kill the process of a replica at once."""
+    names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    replica = min(name for name in names if name.startswith("SERVE_REPLICA::"))
+    ray.kill(ray.get_actor(replica, namespace="serve"))
 
 
 def metrics_pages() -> list[str]:

@@ -4,13 +4,13 @@ import base64
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from selenium import webdriver
-from selenium.common.exceptions import TimeoutException
+from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -18,6 +18,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.support.browser import PROGRAM
 
+_T = TypeVar("_T")
 DRIVER: Final = shutil.which("chromedriver")
 # Real time, and only a bound: pages answer in milliseconds.
 WAIT_S: Final = 60.0
@@ -67,11 +68,17 @@ class WebDriver:
 
     def text(self, selector: str) -> str:
         """Return the visible text of an element."""
-        return self.find(selector).text
+        return self._try_again(lambda: self.find(selector).text)
 
     def click(self, selector: str) -> None:
         """Click an element."""
-        self.find(selector).click()
+        self._try_again(lambda: self.find(selector).click())
+
+    def _try_again(self, action: Callable[[], _T]) -> _T:
+        """Repeat an action whose element the page has replaced meanwhile, as the console does with each new status."""
+        while True:
+            with contextlib.suppress(StaleElementReferenceException):
+                return action()
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other, with the focus where it is."""
@@ -80,6 +87,10 @@ class WebDriver:
     def evaluate(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - any JSON value
         """Run the body of a function, and return its result."""
         return self._driver.execute_script(script, *arguments)
+
+    def go_back(self) -> None:
+        """Return to the previous page; a script that did so would be stopped by its own navigation."""
+        self._driver.back()
 
     def wait_for(self, condition: str, *arguments: object) -> Any:  # noqa: ANN401 - any JSON value
         """Wait until an expression is true, and return its value."""

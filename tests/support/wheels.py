@@ -1,31 +1,24 @@
-"""Wheels of the distributions, built offline as the image builds them."""
+"""Wheels of the distributions, built as `make wheels` builds them, and their metadata."""
 
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from deploy.installation import wheels
 from tests.support.optional import cannot_run
 
-ROOT = Path(__file__).parents[2]
-UV = Path(sys.prefix) / "bin" / "uv"
+ROOT = wheels.ROOT
+UV = wheels.UV
 # Directories of the distributions that have a package, and of the one that only depends on them.
-PACKAGES = ("formats", "server", "exporter", "clients/python", "loadtests")
+PACKAGES = ("formats", "clients/command", "server", "exporter", "clients/python", "loadtests")
 META = "deploy/tpuserve"
 
 
-def build_wheels(directory: Path, projects: Iterable[str]) -> list[Path]:
-    """Build the wheels of these projects into `directory`, and return all wheels there. Skip if uv is missing."""
+def build_wheels(directory: Path) -> list[Path]:
+    """Build all wheels into a new directory, and return them. Skip if uv is missing."""
     if not UV.exists():
         cannot_run("uv is not in this environment")
-    options = ("--quiet", "--offline", "--wheel", "--no-build-isolation", "--python", sys.executable)
-    for project in projects:
-        subprocess.run(
-            [UV, "build", *options, "--out-dir", directory, project], cwd=ROOT, check=True, capture_output=True
-        )
-    return sorted(directory.glob("*.whl"))
+    return wheels.build_wheels(directory)
 
 
 def read_project(project: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`python -m tests.e2e.console_page.pictures`: make docs/images/console-*.png from a real server under real load.
 
-They show the overview in light mode, a tried picture in dark mode, and a failed version on a phone.
+They show the overview in both modes, a tried picture in dark mode, and a failed version on a phone.
 """
 
 import tempfile
@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from tests.e2e.console_page.conftest import FLAGS
+from tests.e2e.console_page.pixel_values import select_pixel_values
 from tests.e2e.console_page.served_models import (
     ROOT,
     break_version,
@@ -59,7 +60,10 @@ def _take_pictures(browser: WebDriver, server: RunningServer, folder: Path, pict
     sending.start()
     browser.click("#version-digits-1 summary")
     _take(browser, "console-light", "header", "#version-digits-1 .signature")
+    _take(browser, "console-overview-light", "header", "#charts")
     browser.resize(1100, "dark")
+    _take(browser, "console-overview-dark", "header", "#charts")
+    select_pixel_values(browser, "0..1")
     browser.drop_file("#try-inputs .drop", picture)
     browser.wait_for("document.getElementById('panel-curl')")
     browser.click("#try-form .primary")

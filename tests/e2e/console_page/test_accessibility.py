@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.e2e.console_page.pixel_values import select_pixel_values
 from tests.support.optional import needs
 from tests.support.web_driver import WebDriver
 
@@ -22,6 +23,7 @@ def states(page: WebDriver, picture: Path) -> Iterator[str]:
     page.evaluate("document.querySelectorAll('details.version').forEach(one => one.open = true)")
     page.evaluate("document.querySelector('#slow-rows button').click()")
     yield "details"
+    select_pixel_values(page, "0..1")
     page.choose_file("#input-image", picture)
     page.wait_for("document.getElementById('panel-curl')")
     page.click("#try-form .primary")

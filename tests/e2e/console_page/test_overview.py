@@ -46,6 +46,23 @@ return fetch("debug/status").then((answer) => answer.json()).then(async (status)
   return document.querySelector("#model-list details").open;
 });
 """
+# Shows snapshots of versions, as [model, state, requests a second], and returns the model of the charts after each.
+CHARTS = """
+const snapshots = arguments[0];
+const load = (name) => import(new URL(`console/static/${name}.js`, document.baseURI));
+return Promise.all([load("live_view"), load("recent_snapshots")]).then(([{LiveView}, {RecentSnapshots}]) => {
+  const recent = new RecentSnapshots();
+  const view = new LiveView(document, recent);
+  return snapshots.map((versions, at) => {
+    recent.add({
+      at, devices: [], process: {cpu: 0, rss_bytes: 0}, in_flight: {},
+      versions: versions.map(([model, state, rate]) => ({model, version: 1, state, requests_per_s: rate})),
+    });
+    view.show();
+    return JSON.parse(view.choice.value)[0];
+  });
+});
+"""
 # Only an event of a stream fills these rows.
 HAS_STREAM = "document.querySelector('#live-rows a')"
 RATE = "parseFloat(document.querySelector('#live-rows td').innerText) > 0"
@@ -123,13 +140,28 @@ def test_version_unfolds_when_it_fails(page: WebDriver, state: str, code: str, i
     assert page.evaluate(LATER, state, code) is is_open
 
 
+def test_charts_are_of_the_version_that_serves_with_the_most_requests(page: WebDriver) -> None:
+    failed = ["a", "START", None]
+    shown = page.evaluate(
+        CHARTS,
+        [
+            [failed],
+            [failed, ["b", "AVAILABLE", 0], ["c", "AVAILABLE", 0]],
+            [failed, ["b", "AVAILABLE", 1], ["c", "AVAILABLE", 2]],
+            # The charts stay after the end of a load.
+            [failed, ["b", "AVAILABLE", 0], ["c", "AVAILABLE", 0]],
+            [failed, ["b", "AVAILABLE", 0], ["c", "UNLOADING", 0]],
+        ],
+    )
+    assert shown == ["a", "b", "c", "c", "b"]
+
+
 def test_slow_request_unfolds_to_its_stages_and_ids(page: WebDriver, site: RunningServer) -> None:
     with Client(site.rest, headers={"x-request-id": "night-42"}) as client:
         # More requests than the server keeps for a minute: those of earlier tests may all be slower than one.
         for _ in range(30):
             client.predict("digits", {"image": DIGIT}, version=1)
     page.wait_for_text("#slow-rows", "digits 1")
-    # A request for metadata is in the list, too.
     row = "[...document.querySelectorAll('#slow-rows .slow')].find(one => one.innerText.includes('digits 1'))"
     page.evaluate(f"{row}.querySelector('button').focus()")
     page.press(Keys.ENTER)
@@ -205,7 +237,7 @@ def test_page_that_the_browser_keeps_holds_no_connection_and_continues_when_the_
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
     page.open("about:blank")
-    page.evaluate("history.back()")
+    page.go_back()
     page.wait_for_text("#headline", "Serving")
     with load(site, "digits", {"image": DIGIT}):
         page.wait_for(RATE)

@@ -27,6 +27,8 @@ def test_the_page_its_events_and_its_requests_get_the_password(tmp_path: Path) -
     ):
         # The browser keeps the password for this address, as after its prompt.
         page.open(f"{server.rest.replace('://', f'://anyone:{key}@')}/console")
+        page.wait_for_text("#headline", "Serving")
+        assert page.find_complaints(expected="status of 401") == []
         page.open(f"{server.rest}/console")
         page.wait_for_text("#headline", "Serving")
         # The events have arrived.

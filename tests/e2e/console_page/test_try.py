@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from tests.e2e.console_page.pixel_values import select_pixel_values
 from tests.support.optional import needs
 from tests.support.web_driver import WebDriver
 
@@ -73,6 +74,10 @@ def save_request(page: WebDriver, folder: Path) -> None:
 def test_dropped_picture_is_classified(page: WebDriver, picture: Path, tmp_path: Path) -> None:
     choose(page, "digits version 1", "serving_default")
     page.drop_file("#try-inputs .drop", picture)
+    page.wait_for_text("#try-inputs", "seven.png: select the pixel values")
+    page.click(SEND)
+    page.wait_for_text("#try-message", "Select the pixel values of image that the model was trained with.")
+    select_pixel_values(page, "0..1")
     page.wait_for_text("#try-inputs", "seven.png, sent as 8")
     page.click(SEND)
     answer = page.wait_for_text("#try-answer", "Top 5 of probabilities")
@@ -89,15 +94,13 @@ def test_dropped_picture_is_classified(page: WebDriver, picture: Path, tmp_path:
 
 def test_inverted_picture_and_another_scale_change_what_is_sent(page: WebDriver, picture: Path) -> None:
     choose(page, "digits version 1", "serving_default")
+    select_pixel_values(page, "0..1")
     page.choose_file("#input-image", picture)
     page.wait_for("document.getElementById('panel-curl')")
     before = snippet(page, "curl")
     page.click("#try-inputs .check input")
     page.wait_for("document.querySelector('#panel-curl pre').textContent !== arguments[0]", before)
-    page.evaluate(
-        "const scale = document.getElementById('input-image-scale'); scale.value = '0..255';"
-        "scale.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
+    select_pixel_values(page, "0..255")
     page.wait_for("document.querySelector('#panel-curl pre').textContent.includes('[255]')")
     # The choice is remembered.
     choose(page, "digits version 1", "photo")
@@ -221,10 +224,7 @@ def test_classes_without_finite_scores_have_no_order(page: WebDriver) -> None:
 def test_a_browser_that_blocks_its_storage_shows_the_form(page: WebDriver) -> None:
     page.evaluate("Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('blocked'); }})")
     choose(page, "digits version 1", "serving_default")
-    page.evaluate(
-        "const scale = document.getElementById('input-image-scale'); scale.value = '0..255';"
-        "scale.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
+    select_pixel_values(page, "0..255")
     page.click("#try-random")
     page.wait_for_text("#try-inputs", "generated values")
 

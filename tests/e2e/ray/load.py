@@ -17,7 +17,8 @@ _TIMEOUT_S: Final = 120.0
 class Load:
     """Counts of a load that runs. `_changed` guards every field."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._changed = threading.Condition()
         self._stopping = False
         self.answered = 0
@@ -38,7 +39,7 @@ class Load:
 
     def run(self, model: str) -> None:
         """Send predictions until `stop`."""
-        with Client(GRPC, timeout_s=_TIMEOUT_S, retry=_RETRY, on_attempt=self._attempted) as client:
+        with Client(self._address, timeout_s=_TIMEOUT_S, retry=_RETRY, on_attempt=self._attempted) as client:
             while not self._stopping:
                 try:
                     values = client.predict(model, {"x": [[2.0]]})["y"]
@@ -67,9 +68,9 @@ class Load:
 
 
 @contextmanager
-def load(threads: int, model: str) -> Iterator[Load]:
+def load(threads: int, model: str, address: str = GRPC) -> Iterator[Load]:
     """Run a load of `threads` requests in flight, and join its threads at exit."""
-    running = Load()
+    running = Load(address)
     senders = [threading.Thread(target=running.run, args=(model,)) for _ in range(threads)]
     for sender in senders:
         sender.start()

@@ -10,8 +10,8 @@ from ray.serve.config import AutoscalingConfig, gRPCOptions
 from ray.serve.schema import ServeDeploySchema
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig
+from tpuserve_server.hosts.ray.demand_policy import DemandPolicy
 from tpuserve_server.hosts.ray.ingress import add_tpuserve_services
-from tpuserve_server.hosts.ray.queue_wait_policy import QueueWaitPolicy
 from tpuserve_server.startup.ray_serve import app
 from tpuserve_server.wire.model_server_config import model_configs
 
@@ -36,11 +36,11 @@ def test_ray_accepts_the_configuration(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["serve.yaml", "rayservice.yaml"])
-def test_the_queue_wait_chooses_the_number_of_replicas(name: str) -> None:
+def test_demand_chooses_the_number_of_replicas(name: str) -> None:
     (deployment,) = ServeDeploySchema.model_validate(_read(name)).applications[0].deployments
     scaling = AutoscalingConfig.model_validate(deployment.autoscaling_config)
-    assert scaling.policy.get_policy().__name__ == QueueWaitPolicy.__name__
-    QueueWaitPolicy(**scaling.policy.policy_kwargs)
+    assert scaling.policy.get_policy().__name__ == DemandPolicy.__name__
+    DemandPolicy(**scaling.policy.policy_kwargs)
 
 
 def test_user_config_names_the_models() -> None:

@@ -1,9 +1,11 @@
-"""Replicas under load: a killed node, an update, and the number of replicas that the queue wait chooses."""
+"""Replicas under load: a killed node, an update, and the number of replicas that demand chooses."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.ray.load import load
-from tests.support.ray_cluster import TwoNodes, deploy, running_replicas, wait_until
+from tests.support.ray_cluster import GRPC, REST, TwoNodes, deploy, kill_a_replica, running_replicas, wait_until
 
 
 def test_killed_nodes_and_updates_lose_no_request(cluster: TwoNodes, root: Path) -> None:
@@ -29,10 +31,29 @@ def test_killed_nodes_and_updates_lose_no_request(cluster: TwoNodes, root: Path)
     assert (sent.failures, sent.wrong, sent.retries) == ([], 0, [])
 
 
-def test_queue_wait_chooses_the_number_of_replicas(cluster: TwoNodes, root: Path) -> None:
+@pytest.mark.parametrize("address", [GRPC, REST])
+def test_killed_replicas_lose_no_request(cluster: TwoNodes, root: Path, address: str) -> None:
+    # Batches of one request, so that the replica always has requests that it has accepted.
+    args = {"model_name": "slow", "model_base_path": str(root / "slow"), "max_batch_size": 1}
+    deploy(args, num_replicas=2, max_ongoing_requests=6)
+    wait_until(lambda: cluster.ensure_second() and running_replicas() == 2, "two replicas")
+    with load(12, "slow", address) as sent:
+        sent.wait_for(50)
+        kill_a_replica()
+        sent.wait_for(100)
+        wait_until(lambda: cluster.ensure_second() and running_replicas() == 2, "two replicas again")
+        sent.wait_for(100)
+    print(f"\nkilled replica, {address}: {sent.describe()}")
+    assert (sent.failures, sent.wrong) == ([], 0)
+    # The requests that the replica had accepted. Ray sends others to the second replica by itself.
+    assert 0 < len(sent.retries) <= 12
+    assert all(retry.startswith("UNAVAILABLE") for retry in sent.retries)
+
+
+def test_demand_chooses_the_number_of_replicas(cluster: TwoNodes, root: Path) -> None:
     policy = {
-        "policy_function": "tpuserve_server.hosts.ray.queue_wait_policy:QueueWaitPolicy",
-        "policy_kwargs": {"target_queue_wait_s": 0.02},
+        "policy_function": "tpuserve_server.hosts.ray.demand_policy:DemandPolicy",
+        "policy_kwargs": {"target_demand": 0.7},
     }
     scaling = {
         "min_replicas": 1, "max_replicas": 2, "upscale_delay_s": 1, "downscale_delay_s": 1,

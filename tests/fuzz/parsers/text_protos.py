@@ -15,7 +15,7 @@ from tpuserve_server.startup.config_files import (
     read_metrics_path,
     read_text,
 )
-from tpuserve_server.startup.listening import read_tls
+from tpuserve_server.startup.listening import read_ssl_config
 from tpuserve_server.startup.model_config_file import ModelConfigFile
 
 # By the first byte of an input, so that corpus files are readable.
@@ -23,7 +23,7 @@ _READERS: dict[bytes, Callable[[Path], object]] = {
     b"m": lambda path: ModelConfigFile(path, poll_wait_s=0).read(),
     b"b": read_batching_parameters,
     b"p": read_metrics_path,
-    b"s": read_tls,
+    b"s": read_ssl_config,
 }
 _IN_ORDER = tuple(_READERS.values())
 
