@@ -7,6 +7,7 @@ Property tests use the same examples each time, without a deadline per example.
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -91,6 +92,26 @@ def pytest_runtest_setup() -> None:
         _modules_frozen = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+def _ignored_signals() -> set[signal.Signals]:
+    return {each for each in STOP_SIGNALS if signal.getsignal(each) == signal.SIG_IGN}
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Those that this process was started to ignore.
+IGNORED_SIGNALS = _ignored_signals()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that leaves signals ignored: the processes of later tests would inherit that and never stop."""
+    result = yield
+    if left := _ignored_signals() - IGNORED_SIGNALS:
+        for each in left:
+            signal.signal(each, signal.SIG_DFL)
+        pytest.fail(f"{item.nodeid} left {', '.join(sorted(each.name for each in left))} ignored", pytrace=False)
+    return result
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

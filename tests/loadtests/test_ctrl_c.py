@@ -13,10 +13,15 @@ from tpuserve_loadtests.traffic.ctrl_c import ctrl_c
 
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
-    """Handle SIGINT as in a terminal, because tests that start in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Handle SIGINT as in a terminal, because tests that start in the background ignore it.
+
+    Restore the other signals too, which this process ignores after a block that a signal ended.
+    """
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 def test_it_reaches_every_block_that_is_being_run() -> None:
