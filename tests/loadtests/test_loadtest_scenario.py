@@ -207,6 +207,38 @@ def test_a_scenario_that_cannot_be_run_is_exit_code_2(
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("search", "rate>=1 is not an objective. Write an upper limit, such as --slo 'p99<=20ms'"),
+        ("sweep", "The gate rate<1 of the scenario belongs to its own load"),
+    ],
+)
+def test_a_scenarios_gate_on_its_own_rate_is_refused_by_commands_with_other_rates(
+    tmp_path: Path, command: str, complaint: str
+) -> None:
+    ended = loadtest(command, "--scenario", str(written(tmp_path, SMALL_AND_LARGE)))
+    assert ended.returncode == 2
+    assert complaint in " ".join(ended.stderr.split())
+
+
+def test_a_search_and_a_sweep_heed_the_gates_of_a_scenario_and_its_lines(tmp_path: Path) -> None:
+    parts = f"[{{model: {MODEL}, name: small, weight: 3}}, {{model: {MODEL}, name: big, rows: 8}}]"
+    path = written(tmp_path, f"models: {parts}\nfail_if: [big.error_rate>1%]\nload: {{warm_up: 0, duration: 500ms}}")
+    brief = {"tpuserve_loadtests.cli.search_command._FIRST_S": 0.5}
+    with serving(Doubling(refused_rows=8)) as server:
+        options = ("--scenario", str(path), "--grpc", server.grpc_address, *UNRECORDED, *BUSY_IS_FINE)
+        search = forked_command.run("tpuserve-loadtest", "search", *options, constants=brief)
+        sweep = forked_command.run("tpuserve-loadtest", "sweep", *options, "--users", "2", "--json")
+    assert search.returncode == 99, search.stderr
+    assert "a single user already misses the objective, with big.error_rate<=1%: 100 %" in search.stdout
+    assert sweep.returncode == 99, sweep.stderr
+    (step,) = json.loads(sweep.stdout)["steps"]
+    assert [(gate["gate"], gate["figure"], gate["failed"]) for gate in step["gates"]] == [
+        ("big.error_rate>1%", 1, True)
+    ]
+
+
 def test_a_model_of_a_scenario_that_the_server_does_not_have_is_named(server: Doubling, tmp_path: Path) -> None:
     path = written(tmp_path, f"models: [{{model: {MODEL}}}, {{model: other}}]")
     run = loadtest("run", "--scenario", str(path), "--grpc", server.grpc_address)

@@ -8,7 +8,7 @@ import pytest
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search_rates
-from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.judgement.threshold import Lines, Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
 
@@ -114,6 +114,54 @@ def test_a_trial_lasts_until_its_percentile_can_be_told() -> None:
     assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 459 requests, and a tenth
     assert not trials.attempt(250).holds
     assert len({load.seed for load in loads}) == len(loads)
+
+
+def of_two_lines(slow_ms: float, share: float) -> Callable[[Load], Measured]:
+    """Return a runner whose line `rare` gets a share of the requests and answers each in `slow_ms`."""
+
+    def run(load: Load) -> Measured:
+        recorder = Recorder(("common", "rare"), load)
+        for number, due_s in enumerate(np.arange(0, load.seconds, load.seconds / 2000).tolist()):
+            is_rare = number % round(1 / share) == 0
+            recorder.record(
+                "rare" if is_rare else "common", due_s, due_s + (slow_ms / 1000 if is_rare else 0.001), None
+            )
+        return Measured(load, recorder, load.seconds, (0.1,))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("objective", "found"),
+    [
+        ("p50<=40ms", "p50<=40ms of rare: 200 of 200 late"),
+        ("rare.p50<=40ms", "rare.p50<=40ms: 200 of 200 late"),
+        ("*.p50<=40ms", "*.p50<=40ms of rare: 200 of 200 late"),
+        ("common.p50<=40ms", ""),
+        ("p50<=60ms", ""),
+    ],
+)
+def test_an_objective_judges_the_lines_that_it_selects(objective: str, found: str) -> None:
+    lines = Lines({name: frozenset({name}) for name in ("common", "rare")})
+    trials = Trials(of_two_lines(50, 0.1), Load(10, 0), Rules((Threshold.parse(objective).opposite,), lines))
+    probe = trials.attempt(200)
+    assert probe.holds is not bool(found)
+    assert found in probe.reason
+
+
+def test_a_trial_lasts_until_the_percentile_of_a_rare_line_can_be_told() -> None:
+    loads: list[Load] = []
+    answer = of_two_lines(1, 0.1)
+
+    def run(load: Load) -> Measured:
+        loads.append(load)
+        return answer(load)
+
+    rules = Rules((Threshold.parse("rare.p99<=40ms").opposite,), Lines({"rare": frozenset({"rare"})}))
+    trials = Trials(run, Load(1, 0), rules)
+    assert trials.begin(answer(Load(2, 0, users=2))) == []
+    trials.attempt(100)
+    assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 4,590 requests, a tenth of them rare, and a tenth
 
 
 def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:

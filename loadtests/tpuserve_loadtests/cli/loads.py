@@ -198,11 +198,6 @@ def rules_of(
     return rules
 
 
-def of_command_line(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the gates of an option on the command line. Those of a scenario are for its own load alone."""
-    return texts if name in explicit_names() else ()
-
-
 def check_push(options: PushOptions) -> None:
     """Raise a usage error for an interval without a receiver, or if the extra is not installed."""
     if options.otlp is None:

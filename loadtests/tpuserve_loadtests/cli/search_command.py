@@ -43,6 +43,7 @@ def search(options: SearchOptions) -> None:
     files.check_files(options.files)
     files.refuse_distribution(options.files)
     target = traffic.find_target()
+    rules = replace(rules, lines=traffic.lines(target, rules.gates))
     terms = loads.LoadTerms.of(options)
     energy = monitoring.find_energy(target.addresses.values(), options.generator)
     with (
@@ -56,15 +57,17 @@ def search(options: SearchOptions) -> None:
 
 
 def _rules(options: SearchOptions) -> Rules:
-    rules = loads.rules_of(replace(options, gates=loads.of_command_line("gates", options.gates)))
+    """Return the rules of the options and of the scenario. Raise a usage error unless they limit every rate."""
+    rules = loads.rules_of(options)
     if not rules.gates:
         raise click.UsageError(
-            "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo in the scenario)."
+            "Missing option '--slo'. Set an objective, such as 'p99<=20ms' (or slo or fail_if in the scenario)."
         )
     for objective in rules.objectives:
         if not is_objective(objective):
-            raise click.BadParameter(
-                f"{objective} is not an objective. Write an upper limit, such as 'p99<=20ms'.", param_hint="--slo"
+            raise click.UsageError(
+                f"{objective} is not an objective. Write an upper limit, such as --slo 'p99<=20ms'. On the command "
+                "line, --slo and --fail-if replace slo and fail_if of the scenario."
             )
     return rules
 
@@ -84,8 +87,7 @@ def search_rate(
     trials = Trials(lambda load: tries.run(load, rules), terms.open("1"), rules, on_probe=tries.record)
     try:
         alone = tries.run_alone(terms.warm_up_s)
-        trials.check(alone)
-        if missed := trials.missed_by(alone):
+        if missed := trials.begin(alone):
             return Searched(Found(None, None), trials.probes, tries.servers, "; ".join(missed))
         start = within.start or max(alone.rate_per_s / 2, 1.0)
         found = search_rates(trials.attempt, start, within.highest, within.precision)

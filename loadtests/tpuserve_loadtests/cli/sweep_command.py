@@ -7,10 +7,9 @@ import click
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
-from tpuserve_loadtests.cli.command import with_values
 from tpuserve_loadtests.cli.commands import SWEEP_USERS, SweepOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.judgement.run import RunOutcome, judge_run
+from tpuserve_loadtests.judgement.run import Rules, RunOutcome, judge_run
 from tpuserve_loadtests.measurement.measured import INTERRUPTED
 from tpuserve_loadtests.reports.sweep import sweep_report
 
@@ -22,8 +21,9 @@ def sweep(options: SweepOptions) -> None:
     files.check_files(options.files)
     files.refuse_distribution(options.files)
     until = loads.thresholds(options.until, "--until")
-    own = {name: loads.of_command_line(name, getattr(options, name)) for name in ("gates", "objectives")}
-    rules = loads.rules_of(with_values(options, own))
+    rules = loads.rules_of(options)
+    if options.models.scenario and access.explicit_names().isdisjoint({"gates", "objectives"}):
+        _refuse_rates(rules)
     planned = _loads(options, traffic.least_users)
     target = traffic.find_target()
     rules = replace(rules, lines=traffic.lines(target, (*rules.gates, *until)))
@@ -47,6 +47,15 @@ def sweep(options: SweepOptions) -> None:
                 click.echo(f"  --until {too_much[0].gate} is true for {load}; {_left(planned, steps)}", err=True)
                 break
     files.publish(sweep_report(steps, files.describe_settings(target)), options.files, as_json=options.as_json)
+
+
+def _refuse_rates(rules: Rules) -> None:
+    """Raise a usage error for a gate on the rate of a scenario's own load, which has no meaning for other loads."""
+    for gate in rules.gates:
+        if gate.metric in ("rate", "goodput"):
+            raise click.UsageError(
+                f"The gate {gate} of the scenario belongs to its own load. Set gates of the steps with --fail-if."
+            )
 
 
 def _left(planned: Sequence[Load], done: Sequence[RunOutcome]) -> str:

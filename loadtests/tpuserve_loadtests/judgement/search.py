@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured, Part
 from tpuserve_loadtests.monitoring.watched import Watched, changes
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load, RateProfile, Segment
 from tpuserve_loadtests.judgement.run import Rules, judge_generator
 from tpuserve_loadtests.judgement.threshold import Threshold
-from tpuserve_loadtests.measurement.measured import INTERRUPTED
 from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_needed
 
 
@@ -63,9 +62,8 @@ def judge(sample: Sample, percentile: float) -> tuple[Answer, str]:
 
 
 def is_objective(threshold: Threshold) -> bool:
-    """Return whether a threshold is an upper limit on latency or error rate, and so an objective for any run."""
-    is_shared = threshold.metric not in ("rate", "goodput") and not threshold.is_of_checks and not threshold.selector
-    return is_shared and threshold.relation in ("<", "<=")
+    """Return whether a threshold is an upper limit on anything except a rate, and so an objective for every rate."""
+    return threshold.metric not in ("rate", "goodput") and threshold.relation in ("<", "<=")
 
 
 # The search halves a failing rate, down to this share of the first rate.
@@ -297,6 +295,8 @@ class Searched:
 _RUNS = 4
 # Limit for attempts of a run whose requests were late, which reveals nothing about the server.
 _TAKES = 3
+# Smallest share of a line for which a trial becomes longer, because the share is estimated from one short run.
+_LEAST_SHARE: Final = 0.01
 
 
 class Interrupted(Exception):
@@ -315,7 +315,8 @@ class NothingAnswered(Exception):
 class Trials:
     """Trials of rates. `run` runs a load, `base` is the load without the rate.
 
-    `probes` are the trials so far, each with its last run.
+    `probes` are the trials so far, each with its last run. `share` is the smallest share of the requests that a
+    percentile judges.
     """
 
     run: Callable[[Load], Measured]
@@ -323,11 +324,23 @@ class Trials:
     rules: Rules
     on_probe: Callable[[Probe, Measured], None] = lambda probe, measured: None
     probes: list[tuple[Probe, Measured]] = field(default_factory=list)
+    share: float = 1.0
+
+    def begin(self, alone: Measured) -> list[str]:
+        """Return descriptions of the objectives that a run of one user alone shows to be missed.
+
+        Its shares of the lines set the length of the trials. Raises the same errors as `attempt`.
+        """
+        self._check(alone)
+        percentiles = [gate for gate in self.rules.gates if gate.percentile is not None]
+        judged = [part.tally.requests for gate in percentiles for part in self.rules.lines.judged(gate, alone)]
+        self.share = max(min(judged) / max(alone.total.requests, 1) if judged else 1.0, _LEAST_SHARE)
+        return [words for answer, words in self._answers(alone, {}) if answer is Answer.MISSED]
 
     def attempt(self, rate_per_s: float) -> Probe:
         """Try a rate. Raises Interrupted, GeneratorLimit and NothingAnswered."""
         load = self._load(rate_per_s)
-        samples: dict[Threshold, Sample] = {}
+        samples: dict[tuple[Threshold, str], Sample] = {}
         for _ in range(_RUNS):
             load = replace(load, seed=load.seed + 1)
             measured = self._measure(load)
@@ -347,40 +360,34 @@ class Trials:
             measured = self.run(load)
             if _is_interrupted(measured) or not judge_generator(measured, self.rules.gates).was_disturbed:
                 break
-        self.check(measured)
+        self._check(measured)
         return measured
 
-    def missed_by(self, measured: Measured) -> list[str]:
-        """Return descriptions of the objectives that a single run shows to be missed."""
-        return [words for answer, words in self._answers(measured, {}) if answer is Answer.MISSED]
+    def _answers(self, measured: Measured, samples: dict[tuple[Threshold, str], Sample]) -> list[tuple[Answer, str]]:
+        """Return the result of each objective, for each part that it judges.
 
-    def _answers(self, measured: Measured, samples: dict[Threshold, Sample]) -> list[tuple[Answer, str]]:
-        """Return the result of each objective. Add the run to the `samples` of percentiles, which decide about them."""
-        answers = []
-        for gate in self.rules.objectives:
-            if gate.percentile is not None:
-                total = measured.total
-                sample = Sample(total.requests, total.late(gate.value))
-                samples[gate] = samples.get(gate, Sample(0, 0)) + sample
-                answer, words = judge(samples[gate], gate.percentile)
-            else:
-                figure = gate.figure(measured.whole)
-                is_kept = figure is not None and gate.is_true_of(figure)
-                answer, words = Answer.KEPT if is_kept else Answer.MISSED, gate.show(figure)
-            answers.append((answer, f"{gate}: {words}"))
-        return answers
+        Adds the run to the `samples` of percentiles by objective and part, which decide about them. As in `run`, an
+        objective of all requests is also missed by a part that breaks it with 99 % confidence.
+        """
+        lines, found = self.rules.lines, []
+        for gate, objective in zip(self.rules.gates, self.rules.objectives, strict=True):
+            answers = [_answer(objective, part, samples) for part in lines.judged(gate, measured)]
+            if all(answer is not Answer.MISSED for answer, _ in answers):
+                answers += [(Answer.MISSED, _answer(objective, part, {})[1]) for part in lines.broken(gate, measured)]
+            found += answers
+        return found
 
     def _load(self, rate_per_s: float) -> Load:
         percentiles = [gate.percentile for gate in self.rules.gates if gate.percentile is not None]
         fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
-        seconds = max(self.base.seconds, 1.1 * fewest / rate_per_s)
+        seconds = max(self.base.seconds, 1.1 * fewest / (rate_per_s * self.share))
         # Every trial has different arrivals, so that the result does not depend on a single sequence.
         seed = self.base.seed + 1000 * (len(self.probes) + 1)
         profile = RateProfile((Segment(seconds, rate_per_s, rate_per_s),))
         return replace(self.base, seconds=seconds, profile=profile, seed=seed)
 
-    def check(self, measured: Measured) -> None:
-        """Raise the same errors as `attempt` if a run is unusable for the objectives."""
+    def _check(self, measured: Measured) -> None:
+        """Raise the errors of `attempt` if a run is unusable for the objectives."""
         if _is_interrupted(measured):
             raise Interrupted
         errors = measured.recorder.errors()
@@ -398,6 +405,19 @@ class Trials:
         self.probes.append((probe, measured.condensed()))
         self.on_probe(probe, measured)
         return probe
+
+
+def _answer(objective: Threshold, part: Part, samples: dict[tuple[Threshold, str], Sample]) -> tuple[Answer, str]:
+    """Return the result of an objective for one part, with a description. Add a percentile's part to the `samples`."""
+    if objective.percentile is not None:
+        key, sample = (objective, part.name), Sample(part.tally.requests, part.tally.late(objective.value))
+        samples[key] = samples.get(key, Sample(0, 0)) + sample
+        answer, words = judge(samples[key], objective.percentile)
+    else:
+        figure = objective.figure(part)
+        is_kept = figure is not None and objective.is_true_of(figure)
+        answer, words = Answer.KEPT if is_kept else Answer.MISSED, objective.show(figure)
+    return answer, f"{objective}{f' of {part.name}' if part.name else ''}: {words}"
 
 
 def _is_interrupted(measured: Measured) -> bool:

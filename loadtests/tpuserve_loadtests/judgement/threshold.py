@@ -297,15 +297,25 @@ class Lines:
         def judge(part: Part) -> GateResult:
             return GateResult.of(gate, gate.figure(part, _within_ms(gates)), gate.shortfall(part.tally), part.name)
 
-        if not gate.selector:
-            whole = judge(measured.whole)
+        result = max(map(judge, self.judged(gate, measured)), key=_worst)
+        if not gate.selector and not result.failed:
             broken = [judge(part) for part in parts if gate.is_broken_by(part.tally)]
-            return max(broken, key=_worst) if broken and not whole.failed else whole
+            return max(broken, key=_worst, default=result)
+        return result
+
+    def judged(self, gate: Threshold, measured: Measured) -> list[Part]:
+        """Return the parts of a run that a gate judges, without a name if there is only one."""
+        if not gate.selector:
+            return [measured.whole]
         if gate.selector == EACH:
-            return max((judge(measured.part(line, [line])) for line in measured.recorder.lines), key=_worst)
+            return [measured.part(line, [line]) for line in measured.recorder.lines]
         steps = [part for part in measured.steps() if simplified(part.name) == simplified(gate.selector)]
         part = steps[0] if steps else measured.part("", self._selected(gate, measured.recorder.lines))
-        return replace(judge(part), line="")
+        return [replace(part, name="")]
+
+    def broken(self, gate: Threshold, measured: Measured) -> list[Part]:
+        """Return the parts that show with 99 % confidence that they break a gate without a selector."""
+        return [] if gate.selector else [part for part in self._parts(measured) if gate.is_broken_by(part.tally)]
 
     def _selected(self, gate: Threshold, lines: Sequence[str]) -> list[str]:
         selector = simplified(gate.selector)
