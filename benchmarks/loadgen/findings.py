@@ -387,7 +387,7 @@ _DRIFTING: Final = {"drifting", "stepped", "changed"}
 def _chances() -> Iterator[Finding]:
     for change in ("mean +29 %", "middle class +88 %", "0.5 % at +5 s"):
         yield _generated(f"compare, generated: {change}", "worse in 18 of 20", 20, _WORSE, wanted=(18, 20))
-    for name, trials in (("six rounds", 50), ("three rounds", 60)):
+    for name, trials in (("ten rounds", 50), ("three rounds", 60)):
         yield _generated(
             f"compare, generated: equal, {name}", "different at most once", trials, _DIFFERENT, wanted=(0, 1)
         )

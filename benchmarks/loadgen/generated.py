@@ -26,7 +26,9 @@ from tpuserve_loadtests.measurement.recorder import Recorder
 
 LEAST_EFFECT: Final = 0.05
 _RATE_PER_S: Final = 200.0
-_ROUND_S: Final = 10.0
+# The defaults of `compare`: both sides take two minutes.
+_ROUNDS: Final = 10
+_ROUND_S: Final = 6.0
 # Standard deviation of the conditions of a round, which differ between the sides.
 _ROUND_CONDITIONS: Final = 0.04
 # A segment of a soak, and the standard deviation of its conditions, which are correlated with those before.
@@ -111,9 +113,9 @@ def accepted(function: Callable[..., Any], **options: Any) -> Any:  # noqa: ANN4
 
 def compared(
     change: Change,
-    rounds: int,
     random: np.random.Generator,
     *,
+    rounds: int = _ROUNDS,
     errors: float = 0.0,
     slow_round: float = 1.0,
     conditions: float = _ROUND_CONDITIONS,
@@ -145,12 +147,12 @@ def _verdict(outcome: Any) -> str:  # noqa: ANN401
 
 def _comparison(row: str, random: np.random.Generator) -> str:
     if row.startswith("equal"):
-        return _verdict(compared(_unchanged, 3 if "three" in row else 6, random))
+        return _verdict(compared(_unchanged, random, rounds=3 if "three" in row else _ROUNDS))
     if row == "a slow round of B's machine":
-        figures = compared(_unchanged, 6, random, slow_round=0.85).comparison.figures
+        figures = compared(_unchanged, random, slow_round=0.85).comparison.figures
         judged = {figure.name for figure in figures if str(figure.verdict) in ("worse", "better", "unclear")}
         return "rate" if "rate" in judged else "not judged"
-    return _verdict(compared(CHANGES[row], 6, random))
+    return _verdict(compared(CHANGES[row], random))
 
 
 def _factors(row: str, number: int) -> tuple[float, float]:
@@ -187,9 +189,9 @@ def powers(trials: int, conditions: float) -> dict[str, float | None]:
         for seed in range(trials):
             random = np.random.default_rng(seed)
             if figure == "errors":
-                outcome = compared(_unchanged, 6, random, errors=share, conditions=conditions)
+                outcome = compared(_unchanged, random, errors=share, conditions=conditions)
             else:
-                outcome = compared(_POWERS[figure](share), 6, random, conditions=conditions)
+                outcome = compared(_POWERS[figure](share), random, conditions=conditions)
             found += _verdict(outcome) in ("worse", "failing")
         return found >= 0.9 * trials
 

@@ -69,18 +69,26 @@ def truth(patterns: Sequence[str], before: Path | None, chance: bool | None, as_
 @click.command()
 @click.option("--before", type=click.Path(exists=True, path_type=Path), help="Python of an environment to judge first.")
 @click.option("--trials", default=10, show_default=True, type=click.IntRange(10, 100), help="Comparisons of a change.")
-@click.option("--conditions", default=0.04, show_default=True, help="Standard deviation of a round's conditions.")
-def power(before: Path | None, trials: int, conditions: float) -> None:
+@click.option(
+    "--conditions", multiple=True, default=(0.01, 0.04), show_default=True,
+    help="Standard deviation of a round's conditions. Repeat it for more columns.",
+)  # fmt: skip
+def power(before: Path | None, trials: int, conditions: Sequence[float]) -> None:
     """Find the smallest changes that comparisons of two minutes find in 9 of 10 trials, in generated series.
 
-    A comparison has six rounds of ten seconds for each side, at 200 requests per second.
+    A comparison has ten rounds of six seconds for each side, at 200 requests per second.
     """
-    pythons = {"before": before.absolute()} if before else {}
-    found = {name: Environment(python).generated(f"power {conditions:g}", trials) for name, python in pythons.items()}
-    found["now"] = Environment(Path(sys.executable)).generated(f"power {conditions:g}", trials)
+    environments = [*([("before, ", before.absolute())] if before else []), ("", Path(sys.executable))]
+    found = {}
+    for spread in conditions:
+        for name, python in environments:
+            heading = f"{name}rounds vary by {100 * spread:g} %"
+            click.echo(heading, err=True)
+            found[heading] = Environment(python).generated(f"power {spread:g}", trials)
+    figures = dict.fromkeys(figure for column in found.values() for figure in column)
     lines = [["change of", *found], ["---"] * (1 + len(found))]
-    for figure in found["now"]:
-        shares = [each.get(figure) for each in found.values()]
+    for figure in figures:
+        shares = [column.get(figure) for column in found.values()]
         lines.append([figure, *("none" if share is None else f"{100 * share:g} %" for share in shares)])
     print("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
