@@ -110,6 +110,12 @@ class Bench:
             self._tool(protocol),
         ]
 
+    def with_checks(self, protocol: Protocol, values: int, modes: Sequence[str]) -> list[Turn]:
+        """Run the closed load once for each mode of LOADGEN_CHECKS. A response has this number of floats."""
+        command = self._tpuserve(protocol, users=USERS, rate=0)
+        size = str(values)
+        return [self._python(protocol, CLOSED, command, LOADGEN_CHECKS=mode, LOADGEN_VALUES=size) for mode in modes]
+
     def _plain(self, protocol: Protocol) -> list[str]:
         address = f"127.0.0.1:{self.targets[protocol].port}"
         scheme = "https" if self.ca else "http"

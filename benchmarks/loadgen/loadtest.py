@@ -1,6 +1,6 @@
 """Compare reports of `tpuserve loadtest` with servers of known behaviour: a stalling server, a device of known speed.
 
-Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched|truth|power [--seeds N]`.
+Run: `.venv/bin/python -m benchmarks loadtest stall|search|batched|truth|power|checks [--seeds N]`.
 """
 
 import sys
@@ -16,6 +16,7 @@ from benchmarks.batching.simulated_grid import greedy_setting
 from benchmarks.batching.simulation import Device, poisson, simulate
 from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.loadgen import loadtest_search
+from benchmarks.loadgen.check_cost import checks
 from benchmarks.loadgen.loadtest_search import FIRST_PER_S, Found, loadtest
 from benchmarks.loadgen.truth import power, truth
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
@@ -48,6 +49,7 @@ def main() -> None:
 
 main.add_command(truth)
 main.add_command(power)
+main.add_command(checks)
 
 
 @main.command()
