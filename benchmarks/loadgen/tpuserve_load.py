@@ -51,7 +51,7 @@ def main() -> None:
     signature = Signature("serving_default", {"x": specs[mlp_model.INPUT]}, {"y": specs[mlp_model.OUTPUT]})
     line = Line(protocol, protocol, spec, signature, (sent,), (1,), (golden_answer(),))
     if os.environ.get("LOADGEN_CHECKS") == "off":
-        AnswerChecks.check = lambda *_: False  # type: ignore[method-assign]  # the reference of this benchmark
+        AnswerChecks.check = lambda *_: None  # type: ignore[method-assign]  # the reference of this benchmark
     if os.environ.get("LOADGEN_CHECKS") == "unknown":
         form.MOST_KNOWN = 0  # type: ignore[misc]
     workload = Workload((line,))

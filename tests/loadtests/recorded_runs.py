@@ -4,7 +4,7 @@ import numpy as np
 
 from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.measurement.recorder import Delivery, Recorder
 
 STARTED_AT = 1_700_000_000.0
 
@@ -36,12 +36,11 @@ def recorded_run(
     latencies_s = random.lognormal(np.log(median_ms / 1000), 0.5, len(due_s))
     for number, (due, latency) in enumerate(zip(due_s.tolist(), latencies_s.tolist(), strict=True)):
         recorder.record_lag(due, 0.0002)
-        recorder.record(lines[number % len(lines)], due, due + latency, None)
+        compared = 0 < wrong <= len(due_s) - 1 - number
+        recorder.record(lines[number % len(lines)], due, due + latency, None, Delivery(compared=compared))
     for number, message in enumerate(message for message, count in (failures or {}).items() for _ in range(count)):
         recorder.record(lines[0], due_s[-1 - number], due_s[-1 - number], message)
-    for number, due in enumerate(reversed(due_s.tolist()) if wrong else ()):
-        recorder.record_check(lines[0], due, compared=True, wrong=number < wrong)
-        if number < wrong:
-            recorder.record(lines[0], due, due, "wrong response")
+    for due in due_s[len(due_s) - wrong :].tolist():
+        recorder.record(lines[0], due, due, "wrong response", Delivery(compared=True, wrong=True))
     stopped = "" if seconds is None else "interrupted"
     return Measured(load, recorder, span_s, (0.2,), stopped, STARTED_AT)

@@ -8,6 +8,7 @@ from tests.loadtests.metrics_pages import seen_server
 from tests.loadtests.recorded_runs import STARTED_AT, open_load, recorded_run
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.golden.difference import Compared, Parity
 from tpuserve_loadtests.golden.tolerance import Allowed
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.judgement.run import Rules, judge_run
@@ -30,7 +31,6 @@ from tpuserve_loadtests.reports.soak import soak_report
 from tpuserve_loadtests.reports.sweep import sweep_report
 from tpuserve_loadtests.rollout.evaluations import ComparedMetric, MeasuredValue
 from tpuserve_loadtests.rollout.moves import Standing
-from tpuserve_loadtests.rollout.parity import Compared, Parity
 from tpuserve_loadtests.rollout.procedure import Findings, RolloutOutcome, Step, StepState
 from tpuserve_loadtests.rollout.procedure import Outcome as Ended
 from tpuserve_loadtests.statistics.comparison import Comparison, Figure, Ratio, Verdict

@@ -15,6 +15,7 @@ from tpuserve_formats.oip.raw_tensor import encode_raw
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan
 from tpuserve_loadtests.golden.form import LARGE_BYTES, PARSED_EVERY, WrongAnswer
+from tpuserve_loadtests.measurement.recorder import Delivery
 from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 from tpuserve_loadtests.requests.wires import encode_golden
 from tpuserve_loadtests.requests.workload import Line
@@ -82,7 +83,7 @@ def checks_of(line: Line) -> AnswerChecks:
 def refusal(checks: AnswerChecks, line: Line, reply: Reply) -> str:
     """Return the message of a wrong response, or an empty text for a right one."""
     try:
-        checks.check(line, 0, reply, 0.0)
+        checks.check(line, 0, reply, 0.0, Delivery())
     except WrongAnswer as error:
         return str(error)
     return ""
@@ -245,6 +246,11 @@ def test_large_responses_in_json_are_compared_in_outline_and_some_are_parsed(pro
         assert refusal(checks, line, good) == ""
     for other in (good.body[:-300], good.body.replace(b", 0.", b", null, 0.", 1), b"<html>" + good.body):
         assert refusal(checks, line, Reply(other))
+    read = [Delivery() for _ in range(2 * PARSED_EVERY)]
+    for seed, delivery in enumerate(read, 1):
+        scores = np.random.default_rng(seed).random((1, 1000)).astype(FLOAT)
+        checks.check(line, 0, reply_of(protocol, {"scores": scores}), 0.0, delivery)
+    assert [delivery.unparsed for delivery in read].count(False) == 2
     # Only a parser sees a number with two points.
     invalid = Reply(good.body.replace(b", 0.", b", 0..", 1))
     assert [bool(refusal(checks, line, invalid)) for _ in range(2 * PARSED_EVERY)].count(True) == 2

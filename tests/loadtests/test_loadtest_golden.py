@@ -1,6 +1,7 @@
 """Tests for comparisons with golden responses, alone and in whole runs against servers that fail under load."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from tpuserve_client.dtypes import Array
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.messages import oip
-from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan, GoldenAnswers, find_difference
+from tpuserve_loadtests.golden.answers import AnswerChecks, CheckPlan, GoldenAnswers
+from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.form import WrongAnswer
 from tpuserve_loadtests.golden.golden_file import GoldenRows
 from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.measurement.recorder import Delivery
 from tpuserve_loadtests.requests.arrays import BadInput
 from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 from tpuserve_loadtests.requests.wires import encode_golden
@@ -36,14 +39,15 @@ def floats(*values: float) -> dict[str, Array]:
 
 def words(answer: Mapping[str, Array], golden: Mapping[str, Array], tolerance: Tolerance | None = None) -> str:
     found = find_difference(answer, golden, tolerance or Tolerance())
-    return "" if found is None else f"{found.output} {found.words}"
+    return str(found or "")
 
 
 def test_floats_may_differ_as_much_as_their_dtype_rounds() -> None:
     assert words(floats(1.00005), floats(1.0)) == ""
     assert (
         words(floats(1.3, 1.0), floats(1.0, 1.0))
-        == "y differs by 0.3 at row 0; allowed 0.00011 (float32, without a manifest; change with --atol/--rtol)"
+        == "output 'y' differs by 0.3 at [0, 0]: 1.3 instead of 1.0; allowed 0.00011 "
+        "(float32, without a manifest; change with --atol/--rtol)"
     )
     assert words(floats(1.3), floats(1.0), Tolerance(atol=0.5)) == ""
     coarse = np.dtype(ml_dtypes.bfloat16)
@@ -54,8 +58,8 @@ def test_the_worst_row_is_named() -> None:
     golden = {"y": np.zeros((4, 2), FLOAT)}
     answer = {"y": np.array([[0, 0], [0.1, 0], [0, -7], [0, 0]], FLOAT)}
     assert (
-        words(answer, golden)
-        == "y differs by 7 at row 2; allowed 1e-05 (float32, without a manifest; change with --atol/--rtol)"
+        words(answer, golden) == "output 'y' differs by 7 at [2, 1]: -7.0 instead of 0.0; allowed 1e-05 "
+        "(float32, without a manifest; change with --atol/--rtol)"
     )
 
 
@@ -67,16 +71,16 @@ def test_what_is_no_number_equals_itself_alone(value: float) -> None:
 
 
 def test_integers_and_texts_must_be_the_same() -> None:
-    assert words({"n": np.array([1, 2])}, {"n": np.array([1, 3])}) == "n is 2 instead of 3 at row 1"
+    assert words({"n": np.array([1, 2])}, {"n": np.array([1, 3])}) == "output 'n' differs at [1]: 2 instead of 3"
     texts = np.array([b"cat", b"dog"], object)
     assert words({"t": texts}, {"t": texts.copy()}) == ""
-    assert words({"t": texts[::-1]}, {"t": texts}) == "t is b'dog' instead of b'cat' at row 0"
+    assert words({"t": texts[::-1]}, {"t": texts}) == "output 't' differs at [0]: b'dog' instead of b'cat'"
 
 
 def test_other_outputs_shapes_and_dtypes_are_told() -> None:
-    assert words({}, floats(1.0)) == "y is missing; the response has []"
-    assert words(floats(1.0, 2.0), floats(1.0)) == "y has shape [1, 2] instead of [1, 1]"
-    assert words({"y": np.array([[1.0]])}, floats(1.0)) == "y has dtype float64 instead of float32"
+    assert words({}, floats(1.0)) == "output 'y' is missing; the response has []"
+    assert words(floats(1.0, 2.0), floats(1.0)) == "output 'y' has shape [1, 2] instead of [1, 1]"
+    assert words({"y": np.array([[1.0]])}, floats(1.0)) == "output 'y' has dtype float64 instead of float32"
 
 
 def golden_of(*rows: dict[str, Array]) -> tuple[bytes, ...]:
@@ -120,24 +124,26 @@ def test_an_answer_is_held_against_the_one_of_its_own_request(protocol: Protocol
     line = line_of(protocol, floats(1.0), floats(2.0))
     checks = AnswerChecks([line], CheckPlan(1.0), seed=0)
     for turn in range(4):
-        checks.check(line, turn, reply_of(protocol, floats(1.0 + turn % 2 + 1e-6)), 0.0)
+        checks.check(line, turn, reply_of(protocol, floats(1.0 + turn % 2 + 1e-6)), 0.0, Delivery())
     with pytest.raises(
         WrongAnswer,
-        match=r"^wrong response: output 'y' differs by 1 at row 0; allowed 0.00011 "
+        match=r"^wrong response: output 'y' differs by 1 at \[0, 0\]: 2.0 instead of 1.0; allowed 0.00011 "
         r"\(float32, without a manifest; .*/--rtol\); it match",
     ):
-        checks.check(line, 2, reply_of(protocol, floats(2.0)), 0.0)
+        checks.check(line, 2, reply_of(protocol, floats(2.0)), 0.0, Delivery())
     with pytest.raises(
         WrongAnswer,
-        match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
+        match=r"differs by 6 at \[0, 0\]: 8.0 instead of 2.0; allowed 0.00021 "
+        r"\(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, reply_of(protocol, floats(8.0)), 0.0)
+        checks.check(line, 3, reply_of(protocol, floats(8.0)), 0.0, Delivery())
     # Counted with the first error of its kind.
     with pytest.raises(
         WrongAnswer,
-        match=r"differs by 6 at row 0; allowed 0.00021 \(float32, without a manifest; change with --atol/--rtol\)$",
+        match=r"differs by 6 at \[0, 0\]: 8.0 instead of 2.0; allowed 0.00021 "
+        r"\(float32, without a manifest; change with --atol/--rtol\)$",
     ):
-        checks.check(line, 3, reply_of(protocol, floats(9.0)), 0.0)
+        checks.check(line, 3, reply_of(protocol, floats(9.0)), 0.0, Delivery())
 
 
 @pytest.mark.parametrize("protocol", TITLES)
@@ -147,23 +153,27 @@ def test_a_response_that_cannot_be_compared_is_wrong(protocol: Protocol) -> None
     without_y = reply_of(protocol, {"z": np.zeros(1, FLOAT)})
     for reply in (without_y, Reply(b"\xff unreadable"), Reply(b"")):
         with pytest.raises(WrongAnswer, match=r"^wrong response: "):
-            checks.check(line, 0, reply, 0.0)
+            checks.check(line, 0, reply, 0.0, Delivery())
 
 
 @pytest.mark.parametrize("protocol", TITLES)
 def test_the_form_is_checked_without_golden_answers(protocol: Protocol) -> None:
     line = replace(line_of(protocol, floats(1.0)), golden=())
     checks = AnswerChecks([line], CheckPlan(), seed=0)
-    assert not checks.check(line, 0, reply_of(protocol, floats(7.0)), 0.0)
+    checks.check(line, 0, reply_of(protocol, floats(7.0)), 0.0, delivery := Delivery())
+    assert not delivery.compared
     with pytest.raises(WrongAnswer, match=r"^wrong response: expected y: float32\[1, 1\], received "):
-        checks.check(line, 0, Reply(b"\xff unreadable"), 0.0)
+        checks.check(line, 0, Reply(b"\xff unreadable"), 0.0, Delivery())
 
 
 def drawn(share: float | None, seed: int, responses: int, per_s: float = 1e9) -> list[int]:
     line = line_of("grpc", floats(1.0))
     checks = AnswerChecks([line], CheckPlan(share), seed)
     reply = reply_of("grpc", floats(1.0))
-    return [number for number in range(responses) if checks.check(line, number, reply, number / per_s)]
+    deliveries = [Delivery() for _ in range(responses)]
+    for number, delivery in enumerate(deliveries):
+        checks.check(line, number, reply, number / per_s, delivery)
+    return [number for number, delivery in enumerate(deliveries) if delivery.compared]
 
 
 def test_the_share_of_answers_is_drawn_by_the_seed() -> None:
@@ -290,6 +300,26 @@ def test_right_answers_are_compared_and_none_is_wrong(server: Erring) -> None:
     assert not any("golden" in note for note in report["notes"])
 
 
+@pytest.mark.slow
+def test_a_comparison_shows_how_the_answers_of_b_differ(server: Erring) -> None:
+    load = ("--rate", "100", "--rounds", "3", "--duration", "300ms", "--warm-up", "0", "--unclear", "note")
+    with serving(Erring(wrong_every=1, alone=0)) as other:
+        sides = ("compare", MODEL, server.grpc_address, other.grpc_address)
+        run = forked_command.run("tpuserve-loadtest", *sides, *load, *BUSY_IS_FINE)
+        same = (*sides[:-1], server.grpc_address)
+        alike, found = (
+            json.loads(forked_command.run("tpuserve-loadtest", *each, *load, *BUSY_IS_FINE, "--json").stdout)["parity"]
+            for each in (same, sides)
+        )
+    assert alike == {"responses": 32, "different": 0, "differences": []}
+    assert (found["responses"], found["different"], len(found["differences"])) == (32, 32, 10)
+    values = r"at \[0, \d\]: [\d.]+ instead of [\d.]+; allowed 0.0\d+ \(any precision, "
+    words = f"gRPC request 0: output 'y' differs by 0.3 {values}"
+    assert re.match(words, found["differences"][0])
+    printed = " ".join(run.stdout.split())
+    assert re.search(f"note: B compared with A, before the load: 32 of 32 responses differ; {words}", printed), printed
+
+
 def test_answers_given_back_to_the_wrong_user_are_found(server: Erring, tmp_path: Path) -> None:
     server.swap_every = 11
     junit = tmp_path / "load.xml"
@@ -315,7 +345,7 @@ def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Er
     assert run.returncode == 99, run.stdout
     assert "failed: wrong_rate 1 %, fails if > 0.1 %" in run.stdout
     assert "passed: error_rate" in run.stdout
-    assert "wrong response: output 'y' differs by 0.3 at row 0; allowed" in run.stdout
+    assert "wrong response: output 'y' differs by 0.3 at [0, 0]: " in run.stdout
     assert "responses compared with golden responses were wrong" in run.stdout
 
 

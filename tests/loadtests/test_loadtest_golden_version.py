@@ -102,7 +102,7 @@ def test_a_server_that_answers_otherwise_than_the_version_is_wrong(tmp_path: Pat
     assert run.returncode == 99, run.stderr
     report = json.loads(run.stdout)
     assert {error["message"] for error in report["errors"]} == {
-        "wrong response: output 'y' differs by 10 at row 0; allowed 0.00201 "
+        "wrong response: output 'y' differs by 10 at [0, 0]: 10.0 instead of 20.0; allowed 0.00201 "
         "(float32, without a manifest; change with --atol/--rtol)"
     }
     assert report["total"]["wrong"] < report["total"]["checked"]

@@ -72,7 +72,7 @@ def test_a_version_that_is_wrong_above_two_requests_in_flight_never_gets_a_label
     assert [step["state"] for step in report["steps"]] == [*(["passed"] if parity == "--parity" else []), "failed"]
     detail = report["steps"][-1]["detail"]
     assert "answers of version 5 were wrong" in detail
-    assert "wrong response: output 'y' differs by 1 at row 0" in detail
+    assert "wrong response: output 'y' differs by 1 at [0, 0]: " in detail
     assert "too few for a result" in detail  # it ended with the first wrong round
     assert nothing_moved(fleet)
 

@@ -12,6 +12,7 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions
+from tpuserve_loadtests.cli.golden import compare_recorded
 from tpuserve_loadtests.cli.options import AUTO, OFF, MeasuredServerOptions
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.judgement.comparison import judge_comparison
@@ -65,6 +66,7 @@ def compare(options: CompareOptions) -> None:
         rows=(both[0].workload.rows, both[1].workload.rows),
         prices=options.prices,
         interrupted=len(rounds) < options.rounds,
+        parity=compare_recorded(both[0], both[1], options.requests.golden),
     )
     report = compare_report(options.model, outcome, files.describe_settings(*both))
     files.publish(report, options.files, as_json=options.as_json)

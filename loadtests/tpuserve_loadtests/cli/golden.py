@@ -12,6 +12,7 @@ import click
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.cli.options import AUTO, OFF, RECORD, GoldenOptions
 from tpuserve_loadtests.golden.answers import CheckPlan, GoldenAnswers
+from tpuserve_loadtests.golden.difference import Compared, Parity, differences, signature_difference
 from tpuserve_loadtests.golden.tolerance import ANY_PRECISION, Precision, Tolerance, fetch_precision, read_precision
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.measurement.measured import Measured
@@ -70,6 +71,25 @@ def golden_notes(target: Target, measured: Measured) -> tuple[str, ...]:
     if checked and not measured.total.checked:
         notes.append("no response was compared with its golden response; run longer, or increase --check-share")
     return tuple(notes)
+
+
+def compare_recorded(a: Target, b: Target, options: GoldenOptions) -> Parity | None:
+    """Compare the responses that B gave before the load with A's to the same requests.
+
+    Return None if the sides share no protocol with responses of their own.
+    """
+    if options.golden not in (AUTO, RECORD):
+        return None
+    of_b = {line.protocol: line for line in b.workload.lines}
+    pairs = [(line, of_b[line.protocol]) for line in a.workload.lines if line.protocol in of_b]
+    found: list[Compared] = []
+    for mine, theirs in pairs:
+        if problem := signature_difference(mine.signature, theirs.signature):
+            return Parity((), problem)
+        tolerance = a.checks.tolerance(mine)
+        tolerance = replace(tolerance, versions=(*tolerance.versions, *b.checks.tolerance(theirs).versions))
+        found += differences({mine.protocol: mine.golden}, {mine.protocol: theirs.golden}, tolerance)
+    return Parity(tuple(found)) if found else None
 
 
 def _recorded(target: Target, plan: CheckPlan) -> tuple[Target, CheckPlan]:

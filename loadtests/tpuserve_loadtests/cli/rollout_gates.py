@@ -22,6 +22,7 @@ from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.cli.rollout_servers import Side, Stage, warn
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
 from tpuserve_loadtests.golden.answers import CheckPlan
+from tpuserve_loadtests.golden.difference import Answers, Parity, differences, signature_difference
 from tpuserve_loadtests.golden.tolerance import Tolerance
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, failure_cells, judge_comparison
 from tpuserve_loadtests.judgement.exit_codes import (
@@ -40,7 +41,6 @@ from tpuserve_loadtests.measurement.recorder import Recorder, Tally
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.figures import line_title
 from tpuserve_loadtests.requests.protocols import TITLES
-from tpuserve_loadtests.rollout.parity import Answers, Parity, differences, signature_difference
 from tpuserve_loadtests.rollout.procedure import Findings, Judged
 from tpuserve_loadtests.rollout.replicas import Look, MissingReplica
 from tpuserve_loadtests.traffic.senders import NotRecorded, record
@@ -104,10 +104,7 @@ class Gates:
         except _Interrupted as stopped:
             return Judged(EXIT_INTERRUPTED, str(stopped))
         found = self.findings.parity = Parity(tuple(differences(mine, others, self._tolerance())))
-        count, responses = len(found.answers), counted(len(found.answers), "response")
-        if found.different:
-            return Judged(EXIT_GATE, f"{len(found.different)} of {responses} differ; {found.different[0]}")
-        return Judged(0, "; ".join(filter(None, [f"{count} of {responses} match", found.largest, *self._notes])))
+        return Judged(EXIT_GATE if found.different else 0, "; ".join([found.summary, *self._notes]))
 
     def _recorded(self, side: Side) -> Answers:
         """Return the side's responses to single requests, without protocols whose responses to one request differ.

@@ -8,99 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_client.dtypes import Array, describe
+from tpuserve_client.dtypes import Array
 from tpuserve_client.errors import TpuserveError
-from tpuserve_client.exchange import PredictCall, Reply
-from tpuserve_client.grpc_wire import GrpcWire
-from tpuserve_client.model import ModelSpec, Prediction, Signature, TensorSpec
+from tpuserve_client.exchange import Reply
+from tpuserve_client.model import Prediction, Signature, TensorSpec
+from tpuserve_loadtests.golden.difference import Difference, find_difference, is_inexact, wide_dtype
 from tpuserve_loadtests.golden.form import Form, WrongAnswer
-from tpuserve_loadtests.golden.tolerance import Allowed, Tolerance
-from tpuserve_loadtests.requests.wires import WIRES, predict_call
+from tpuserve_loadtests.golden.tolerance import Tolerance
+from tpuserve_loadtests.measurement.recorder import Delivery
+from tpuserve_loadtests.requests.wires import WIRES, decode_golden, predict_call
 from tpuserve_loadtests.requests.workload import Line
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A difference in `output`, with `words` for its description."""
-
-    output: str
-    words: str
-
-
-def find_difference(
-    answer: Mapping[str, Array], golden: Mapping[str, Array], tolerance: Tolerance
-) -> Difference | None:
-    """Return the first golden output that is missing or different, or None. Ignore outputs without golden values.
-
-    NaN equals NaN. Comparisons use float64 or complex128, because bfloat16 arithmetic is too coarse.
-    """
-    for name, want in golden.items():
-        if name not in answer:
-            return Difference(name, f"is missing; the response has {sorted(answer)}")
-        got = answer[name]
-        if got.dtype != want.dtype:
-            return Difference(name, f"has dtype {describe(got.dtype)} instead of {describe(want.dtype)}")
-        if got.shape != want.shape:
-            return Difference(name, f"has shape {list(got.shape)} instead of {list(want.shape)}")
-        words = _too_far(got, want, tolerance.of(want.dtype)) if is_inexact(want) else _unequal(got, want)
-        if words:
-            return Difference(name, words)
-    return None
-
-
-def _unequal(got: Array, want: Array) -> str:
-    places = np.argwhere(np.asarray(got != want))
-    if not len(places):
-        return ""
-    place = tuple(places[0])
-    return f"is {_short(got[place])} instead of {_short(want[place])}{_at(place)}"
-
-
-def largest_gap(answer: Mapping[str, Array], golden: Mapping[str, Array]) -> tuple[str, float]:
-    """Return the float output with the largest difference and that difference, or ("", 0.0) without float outputs.
-
-    Requires that `find_difference` found no difference.
-    """
-    gaps = {
-        name: float(_gaps(answer[name], want).max(initial=0.0)) for name, want in golden.items() if is_inexact(want)
-    }
-    return max(gaps.items(), key=lambda item: item[1], default=("", 0.0))
-
-
-def is_inexact(array: Array) -> bool:
-    return array.dtype != object and array.dtype.kind not in "biuSU"
-
-
-def _wide(array: Array) -> type[np.complex128] | type[np.float64]:
-    return np.complex128 if array.dtype.kind == "c" else np.float64
-
-
-def _gaps(got: Array, want: Array) -> Array:
-    golden, other = want.astype(_wide(want)), got.astype(_wide(want))
-    with np.errstate(invalid="ignore"):
-        same = (golden == other) | (np.isnan(golden) & np.isnan(other))
-        return np.where(same, 0.0, np.abs(golden - other))
-
-
-def _too_far(got: Array, want: Array, allowed: Allowed) -> str:
-    gaps = _gaps(got, want)
-    with np.errstate(invalid="ignore"):
-        limits = allowed.atol + allowed.rtol * np.abs(want.astype(_wide(want)))
-        excess = np.where(gaps == 0, -1.0, gaps - limits)
-    if (excess <= 0).all():
-        return ""
-    # The maximum is the first NaN, from a NaN or an infinity on only one side.
-    place = np.unravel_index(int(excess.argmax()), excess.shape)
-    return f"differs by {gaps[place]:.3g}{_at(place)}; allowed {limits[place]:.3g} ({allowed.reason})"
-
-
-def _at(place: tuple[np.intp, ...]) -> str:
-    return f" at row {place[0]}" if place else ""
-
-
-def _short(value: object) -> str:
-    return repr(value.item() if isinstance(value, np.generic) else value)[:40]
-
 
 # The search for the request of a wrong response keeps golden answers as float64: 32 MiB at most.
 _MOST_ELEMENTS: Final = 4 * 2**20
@@ -121,11 +38,7 @@ class GoldenAnswers:
     def outputs(self, number: int) -> Mapping[str, Array]:
         found = self._decoded.get(number)
         if found is None:
-            found = self._decoded[number] = (
-                GrpcWire()
-                .read_prediction(Reply(self._encoded[number]), PredictCall(ModelSpec("golden"), {}), None)
-                .outputs
-            )
+            found = self._decoded[number] = decode_golden(self._encoded[number])
         return found
 
     def is_finite(self, name: str) -> bool:
@@ -164,7 +77,7 @@ class GoldenAnswers:
         stack: Array = np.stack(arrays)
         if stack.dtype == object:
             return stack
-        return stack.astype(_wide(stack))
+        return stack.astype(wide_dtype(stack))
 
 
 # Share of the responses to compare by default, and seconds after which a line's next response is compared anyway.
@@ -205,12 +118,12 @@ class AnswerChecks:
         """Set up the checks. With a share, equal seeds select equal response numbers of a line in this process."""
         self._lines = {line.name: _LineCheck(line, plan, Random(f"{seed} {line.name}")) for line in lines}
 
-    def check(self, line: Line, turn: int, reply: Reply, now_s: float) -> bool:
-        """Check the form of a response, and compare the values of a share. Return whether they were compared.
+    def check(self, line: Line, turn: int, reply: Reply, now_s: float, delivery: Delivery) -> None:
+        """Check the form of a response, and compare the values of a share.
 
-        `turn` is as in Sender. Raises WrongAnswer.
+        `turn` is as in Sender. Notes in `delivery` what was checked. Raises WrongAnswer.
         """
-        return self._lines[line.name].check(turn, reply, now_s)
+        self._lines[line.name].check(turn, reply, now_s, delivery)
 
 
 class _LineCheck:
@@ -231,16 +144,15 @@ class _LineCheck:
         # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
         self._messages: dict[tuple[str, bool], str] = {}
 
-    def check(self, turn: int, reply: Reply, now_s: float) -> bool:
+    def check(self, turn: int, reply: Reply, now_s: float, delivery: Delivery) -> None:
         number = turn % len(self._line.exchanges)
-        self._form.check(number, reply)
-        if number >= len(self._golden):
-            return False
-        self._left -= 1
-        if self._left and now_s < self._due_s:
-            return False
-        self._left, self._due_s = self._next_gap(), now_s + self._longest_gap_s
-        return self._compare(number, reply)
+        is_whole = self._form.check(number, reply)
+        if number < len(self._golden):
+            self._left -= 1
+            if not self._left or now_s >= self._due_s:
+                self._left, self._due_s = self._next_gap(), now_s + self._longest_gap_s
+                self._compare(number, reply, delivery)
+        delivery.unparsed = not (is_whole or delivery.compared)
 
     def _next_gap(self) -> int:
         if self._share >= 1:
@@ -248,22 +160,23 @@ class _LineCheck:
         # The geometric distribution selects each response with equal probability, independent of the others.
         return int(math.log(1 - self._random.random()) / math.log1p(-self._share)) + 1
 
-    def _compare(self, number: int, reply: Reply) -> bool:
+    def _compare(self, number: int, reply: Reply, delivery: Delivery) -> None:
+        delivery.compared = True
         if reply.body == self._right.get(number):
-            return True
+            return
         golden = self._golden.outputs(number)
         try:
             prediction = self._read(reply, golden)
         except TpuserveError as error:  # for instance, JSON numbers that do not fit the dtype
-            raise WrongAnswer(error.message, compared=True) from None
+            raise WrongAnswer(error.message) from None
         # A label has moved, or the server has loaded a new version.
         if self._version is not None and prediction.version not in (None, self._version):
-            return False
+            delivery.compared = False
+            return
         difference = find_difference(prediction.outputs, golden, self._tolerance)
         if difference is not None:
-            raise WrongAnswer(self._message(difference, prediction.outputs), compared=True)
+            raise WrongAnswer(self._message(difference, prediction.outputs))
         self._right[number] = reply.body
-        return True
 
     def _read(self, reply: Reply, golden: Mapping[str, Array]) -> Prediction:
         # TensorFlow Serving's JSON responses contain no dtypes, and golden answers may have some outputs alone.
@@ -276,5 +189,4 @@ class _LineCheck:
         name = difference.output
         is_anothers = name in outputs and self._golden.has_elsewhere(name, outputs[name])
         whose = "; it matches the response of another request" if is_anothers else ""
-        message = f"output {name!r} {difference.words}{whose}"
-        return self._messages.setdefault((name, is_anothers), message)
+        return self._messages.setdefault((name, is_anothers), f"{difference}{whose}")

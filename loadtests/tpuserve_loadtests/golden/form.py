@@ -64,11 +64,10 @@ _LEAVES: Final[Mapping[str, frozenset[type]]] = {
 
 
 class WrongAnswer(Exception):
-    """Error for a wrong response. `compared` says whether its values were compared with a golden answer."""
+    """Error for a wrong response."""
 
-    def __init__(self, message: str, *, compared: bool = False) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(f"wrong response: {message}")
-        self.compared = compared
 
 
 class Form:
@@ -100,14 +99,18 @@ class Form:
         self._infinite: set[str] = set()
         self._messages: dict[object, str] = {}
 
-    def check(self, number: int, reply: Reply) -> None:
-        """Check the response to request `number` of the line. Raises WrongAnswer."""
+    def check(self, number: int, reply: Reply) -> bool:
+        """Check the response to request `number` of the line, and return whether all of it was checked.
+
+        Raises WrongAnswer.
+        """
         whole = reply.body, reply.headers.get(HEADER_LENGTH)
         if whole == self._known.get(number):
-            return
+            return True
         is_proven = self._is_proven(number, reply) or self._is_checked(number, reply)
         if is_proven and number < MOST_KNOWN and len(reply.body) <= _KNOWN_BYTES:
             self._known[number] = whole
+        return is_proven
 
     def _is_checked(self, number: int, reply: Reply) -> bool:
         """Check the response, and return whether all of it was checked."""

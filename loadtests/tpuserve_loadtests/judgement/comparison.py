@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tpuserve_formats.counted import counted
 from tpuserve_formats.price import Price
+from tpuserve_loadtests.golden.difference import Parity
 from tpuserve_loadtests.judgement.exit_codes import (
     EXIT_EVIDENCE,
     EXIT_FAILED,
@@ -82,6 +83,7 @@ class ComparisonOutcome:
     without a complete round. `gates` are the results of B's gates, and `accepted` states that a gate on `error_rate`
     decides about failures and passes for both sides. `rows` are the mean numbers of rows per request of the sides, and
     `prices` those of their machines, or empty. `interrupted` states that Ctrl-C or SIGTERM ended the comparison.
+    `parity` compares the responses before the load, or is None if a side recorded none.
     """
 
     names: tuple[str, str]
@@ -97,6 +99,14 @@ class ComparisonOutcome:
     rows: tuple[float, float] = (1.0, 1.0)
     prices: tuple[Price, ...] = ()
     interrupted: bool = False
+    parity: Parity | None = None
+
+    @property
+    def parity_note(self) -> str:
+        """How B's responses to single requests differ from A's; empty if they match or are unknown."""
+        if self.parity is None or not (self.parity.signature or self.parity.different):
+            return ""
+        return f"B compared with A, before the load: {self.parity.summary}"
 
     @property
     def spendings(self) -> tuple[Spending, ...]:
@@ -250,6 +260,7 @@ def judge_comparison(
     rows: tuple[float, float] = (1.0, 1.0),
     prices: tuple[Price, ...] = (),
     interrupted: bool = False,
+    parity: Parity | None = None,
 ) -> ComparisonOutcome:
     """Judge the rounds. The gates apply to B. `rows` and `prices` are for the cost."""
     rules = rules or Rules()
@@ -276,6 +287,7 @@ def judge_comparison(
         rows=rows,
         prices=prices,
         interrupted=interrupted,
+        parity=parity,
     )
 
 

@@ -68,7 +68,6 @@ class _Sent:
     latency_s: float = 0.0
     size_bytes: int | None = None
     delivery: Delivery = field(default_factory=Delivery)
-    compared: bool = False
 
     def measure(self, send: Callable[[Delivery], Reply]) -> Reply:
         self.start_s = time.perf_counter()
@@ -243,7 +242,7 @@ class PredictClient:
         def run(sent: _Sent) -> None:
             reply = sent.measure(partial(sender.send, turn))
             if checks is not None:
-                sent.compared = checks.check(line, turn, reply, sent.start_s + sent.latency_s)
+                checks.check(line, turn, reply, sent.start_s + sent.latency_s, sent.delivery)
 
         self._send(_Sent(), line.protocol, name or line.name, run)
 
@@ -288,7 +287,8 @@ class PredictClient:
             start_time=time.time() - sent.latency_s,
             url=sent.path,
             retries=sent.delivery.retries,
-            compared=sent.compared,
+            compared=sent.delivery.compared,
+            delivery=sent.delivery,
         )
 
     def _checked(self, timeout_s: float) -> float:

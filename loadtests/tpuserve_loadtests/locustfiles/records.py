@@ -33,19 +33,13 @@ class Records:
         self._end_s, self._cpu_end_s, self._users = 0.0, 0.0, 0
         self._cpu_s_of_workers: dict[str, float] = {}
 
-    def record(
-        self, kind: str, name: str, latency_s: float, error: Exception | None, *, retries: int, compared: bool
-    ) -> None:
-        """Count a request that has just ended. Ignore one that began before the records.
-
-        `compared` says whether the values of a right response were compared with golden ones.
-        """
+    def record(self, kind: str, name: str, latency_s: float, error: Exception | None, delivery: Delivery) -> None:
+        """Count a request that has just ended. Ignore one that began before the records."""
         finished_s = time.perf_counter() - self._start_s
         message = None if error is None else failure_message(error)
         entry, due_s = f"{name}{_BETWEEN}{kind}", finished_s - latency_s
-        compared = error.compared if isinstance(error, WrongAnswer) else compared
-        self._recorder.record_check(entry, due_s, compared=compared, wrong=isinstance(error, WrongAnswer))
-        self._recorder.record(entry, due_s, finished_s, message, Delivery(retries))
+        delivery.wrong = isinstance(error, WrongAnswer)
+        self._recorder.record(entry, due_s, finished_s, message, delivery)
 
     def end(self, users: int) -> None:
         """Mark the end of the run, with its number of users. Later responses count, but not in its time and rate."""

@@ -31,6 +31,7 @@ from tpuserve_loadtests.judgement.threshold import Lines, Threshold
 from tpuserve_loadtests.locustfiles.client import PredictClient, Service
 from tpuserve_loadtests.locustfiles.options import add_options, check_certificates, parsed
 from tpuserve_loadtests.locustfiles.records import Records
+from tpuserve_loadtests.measurement.recorder import Delivery
 from tpuserve_loadtests.reports.run import run_report
 from tpuserve_loadtests.requests.protocols import Protocol, shown_address
 from tpuserve_loadtests.traffic.target import Target
@@ -238,14 +239,11 @@ class Session:
         name: str,
         response_time: float,
         exception: Exception | None = None,
-        retries: int = 0,
-        compared: bool = False,
+        delivery: Delivery | None = None,
         **_: object,
     ) -> None:
         if name != _NOT_SENT:
-            self._records.record(
-                request_type, name, response_time / 1000, exception, retries=retries, compared=compared
-            )
+            self._records.record(request_type, name, response_time / 1000, exception, delivery or Delivery())
 
     def _reset(self) -> None:
         self._records = Records()

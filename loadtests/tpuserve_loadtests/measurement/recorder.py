@@ -53,12 +53,17 @@ ITL: Final = "itl"
 class Delivery:
     """The delivery of a request: the times that the client sent it again, and the replica, if there are several.
 
-    `tokens_s` holds the times at which the parts of a streamed response arrived.
+    `tokens_s` holds the times at which the parts of a streamed response arrived. `compared` says whether its values
+    were compared with a golden answer, `wrong` whether it is wrong, and `unparsed` whether only its text outside of the
+    numbers was checked, as for most large JSON responses.
     """
 
     retries: int = 0
     address: str = ""
     tokens_s: Sequence[float] = ()
+    compared: bool = False
+    wrong: bool = False
+    unparsed: bool = False
 
 
 class Tally:
@@ -71,6 +76,7 @@ class Tally:
         self.requests = 0
         self.failures = 0
         self.checked = self.wrong = self.malformed = 0
+        self.unparsed = 0
         self.retries = 0
         # Further latencies by name: TTFT and ITL of streamed responses.
         self.series: dict[str, LatencyHistogram] = {}
@@ -84,11 +90,13 @@ class Tally:
         self.requests += 1
         self.failures += 1
 
-    def record_check(self, *, compared: bool, wrong: bool) -> None:
-        """Count a compared or wrong response. The caller records a wrong one as a failure separately."""
-        self.checked += compared
-        self.wrong += wrong
-        self.malformed += wrong and not compared
+    def record_delivery(self, delivery: Delivery) -> None:
+        """Count retries and checks. The caller records a wrong response as a failure separately."""
+        self.retries += delivery.retries
+        self.checked += delivery.compared
+        self.wrong += delivery.wrong
+        self.malformed += delivery.wrong and not delivery.compared
+        self.unparsed += delivery.unparsed
 
     @property
     def wrong_rate(self) -> float | None:
@@ -112,6 +120,7 @@ class Tally:
         self.failures += other.failures
         self.checked += other.checked
         self.wrong += other.wrong
+        self.unparsed += other.unparsed
         self.retries += other.retries
         for name, histogram in other.series.items():
             self.series.setdefault(name, LatencyHistogram()).add(histogram)
@@ -155,7 +164,7 @@ class Tally:
         return {
             "requests": self.requests,
             "failures": self.failures,
-            "checks": [self.checked, self.wrong, self.malformed],
+            "checks": [self.checked, self.wrong, self.malformed, self.unparsed],
             "retries": self.retries,
             "series": {name: [each.encode(), each.max_us] for name, each in self.series.items()},
             "histogram": self.histogram.encode(),
@@ -167,7 +176,7 @@ class Tally:
         """Return the tally that `to_wire` encoded."""
         tally = cls()
         tally.requests, tally.failures = document["requests"], document["failures"]
-        tally.checked, tally.wrong, tally.malformed = document["checks"]
+        tally.checked, tally.wrong, tally.malformed, tally.unparsed = document["checks"]
         tally.retries = document["retries"]
         tally.series = {name: LatencyHistogram.decode(*each) for name, each in document["series"].items()}
         tally.histogram = LatencyHistogram.decode(document["histogram"], document["max_us"])
@@ -282,7 +291,8 @@ class Recorder:
             return
         self._requests += 1
         tally = self._tally_at(line, due_s)
-        tally.retries += delivery.retries
+        tally.record_delivery(delivery)
+        self._wrong += delivery.wrong
         latency_us = (finished_s - due_s) * 1e6
         if delivery.address:
             replica = self.replicas.setdefault(delivery.address, Tally())
@@ -298,12 +308,6 @@ class Recorder:
             tally.record_failure()
             self._failures += 1
             self._count_error((line, error), 1)
-
-    def record_check(self, line: str, due_s: float, *, compared: bool, wrong: bool) -> None:
-        """Count a compared or wrong response, in addition to `record`. Ignore other ones, and the warm-up."""
-        if (compared or wrong) and due_s >= self.warm_up_s:
-            self._tally_at(line, due_s).record_check(compared=compared, wrong=wrong)
-            self._wrong += wrong
 
     def record_lag(self, due_s: float, lag_s: float) -> None:
         """Record the delay between the time a request was due and the time it was sent."""

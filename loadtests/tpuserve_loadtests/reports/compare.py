@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tpuserve_formats.counted import counted
+from tpuserve_loadtests.golden.difference import MOST_SHOWN, Parity
 from tpuserve_loadtests.judgement.comparison import (
     INTERVAL,
     SIDES,
@@ -92,6 +93,7 @@ def _document(outcome: ComparisonOutcome) -> Document:
         "cost_ratio": asdict(outcome.cost_ratio) if outcome.cost_ratio else None,
         "where": outcome.where,
         "server_notes": list(outcome.server_notes),
+        "parity": outcome.parity.as_document() if outcome.parity else None,
     }
 
 
@@ -146,6 +148,7 @@ def _printed(outcome: ComparisonOutcome) -> list[Printed]:
         *(Text(f"  {result}") for result in outcome.gates),
         *(Text(f"  note: {note}", folds=True) for note in outcome.unclear),
         *(Text(f"  note: {note}") for note in others),
+        *([Text(f"  note: {outcome.parity_note}", folds=True)] if outcome.parity_note else []),
     ]
 
 
@@ -166,7 +169,11 @@ def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -
         origin=figures.describe_origin(runs),
         headline=compare_headline(outcome),
         tiles=_tiles(outcome.comparison) if outcome.comparison else [],
-        sections=[*compare_sections(outcome), figures.errors_table(runs)],
+        sections=[
+            *compare_sections(outcome),
+            *([differences_table(outcome.parity)] if outcome.parity else []),
+            figures.errors_table(runs),
+        ],
         settings={**sides, **(figures.describe_load(runs[0]) if runs else {}), **settings},
     )
 
@@ -187,6 +194,15 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
         costs.section("side", list(zip(_names(outcome), outcome.spendings, strict=False))),
         Charts("Latency", [charts.percentile_chart(histograms), charts.histogram_chart(histograms)]),
     ]
+
+
+def differences_table(parity: Parity) -> Table:
+    """List the first differences between the responses of two versions to the same requests; empty without any."""
+    words = [parity.signature] if parity.signature else parity.different
+    rows = [Row(each, []) for each in words[:MOST_SHOWN]]
+    if len(words) > MOST_SHOWN:
+        rows.append(Row(counted(len(words) - MOST_SHOWN, "other"), []))
+    return Table("Differences", ["request"], rows)
 
 
 def interval_chart(comparison: Comparison) -> Intervals:

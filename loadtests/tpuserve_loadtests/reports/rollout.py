@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tpuserve_formats.counted import counted
+from tpuserve_loadtests.golden.difference import Parity
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Summary
@@ -24,10 +25,9 @@ from tpuserve_loadtests.rendering.report import (
 )
 from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports import figures
-from tpuserve_loadtests.reports.compare import compare_headline, compare_sections
+from tpuserve_loadtests.reports.compare import compare_headline, compare_sections, differences_table
 from tpuserve_loadtests.reports.run import checks_table, run_headline
 from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
-from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, RolloutOutcome, Step, StepState
 
 _MARKS: Final = {
@@ -44,7 +44,6 @@ _LIVE: Final = {
     Outcome.SERVER_GONE: "see the {0.wording.noun}",
 }
 _VERDICTS: Final = {"better": True, "worse": False}
-_MOST_DIFFERENCES: Final = 10
 _SHOWN_S: Final = 0.1
 _DRY_RUN: Final = "A dry run moves nothing and sends no load. Perform the rollout with --execute."
 
@@ -267,11 +266,8 @@ def _parity(parity: Parity, outcome: RolloutOutcome) -> Group:
     else:
         largest = [parity.largest] if parity.largest else []
         headline = Headline("good", f"{compared:,} of {counted(compared, 'response')} match", largest)
-    rows = [Row(words, []) for words in parity.different[:_MOST_DIFFERENCES]]
-    if len(parity.different) > _MOST_DIFFERENCES:
-        rows.append(Row(counted(len(parity.different) - _MOST_DIFFERENCES, "other"), []))
     title = f"Parity: the same requests to versions {outcome.live} and {outcome.new}"
-    return Group(title, headline, [Table("Differences", ["request"], rows)], "parity")
+    return Group(title, headline, [differences_table(parity)], "parity")
 
 
 def _runs(outcome: RolloutOutcome) -> list[Measured]:

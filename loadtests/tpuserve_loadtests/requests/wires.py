@@ -10,7 +10,7 @@ from tpuserve_client import tensor
 from tpuserve_client.arrays import check_size, little_endian
 from tpuserve_client.dtypes import STRING, Array
 from tpuserve_client.errors import InvalidArgument
-from tpuserve_client.exchange import Exchange, PredictCall, Wire
+from tpuserve_client.exchange import Exchange, PredictCall, Reply, Wire
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
 from tpuserve_client.oip_grpc_wire import OipGrpcWire
@@ -111,3 +111,8 @@ def encode_golden(outputs: Mapping[str, Array]) -> bytes:
     for name, array in outputs.items():
         response.outputs[name].CopyFrom(tensor.to_proto(array))
     return bytes(response.SerializeToString())
+
+
+def decode_golden(encoded: bytes) -> Mapping[str, Array]:
+    """Return the arrays of a PredictResponse by output name, as `encode_golden` encodes them, or a server."""
+    return GrpcWire().read_prediction(Reply(encoded), PredictCall(ModelSpec("golden"), {}), None).outputs

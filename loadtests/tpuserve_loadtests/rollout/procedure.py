@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tpuserve_loadtests.golden.difference import Parity
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, first_of
 from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.judgement.soak import SoakOutcome
 from tpuserve_loadtests.rollout.evaluations import ComparedMetric
 from tpuserve_loadtests.rollout.moves import LABELS, Move, Mover, NotMoved, ServerGone, Standing, Wording
-from tpuserve_loadtests.rollout.parity import Parity
 from tpuserve_loadtests.rollout.replicas import ReplicaState
 
 # Name of the entry for a signal, which is no step of the plan.

@@ -26,7 +26,8 @@ from tpuserve_client.oip_rest_wire import HEADER_LENGTH
 from tpuserve_client.rest_transport import TIMEOUT_HEADER
 from tpuserve_client.rest_wire import VERSION_HEADER
 from tpuserve_loadtests.access import Access
-from tpuserve_loadtests.golden.answers import CheckPlan, find_difference
+from tpuserve_loadtests.golden.answers import CheckPlan
+from tpuserve_loadtests.golden.difference import find_difference
 from tpuserve_loadtests.golden.form import WrongAnswer
 from tpuserve_loadtests.golden.tolerance import ANY_PRECISION, Tolerance
 from tpuserve_loadtests.measurement.recorder import Delivery

@@ -274,7 +274,7 @@ class Traffic:
         self._ask(self._senders[line], turn, due_s)
 
     def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
-        length, error, is_compared, delivery = 0, None, False, Delivery()
+        length, error, delivery = 0, None, Delivery()
         names = self._names[sender.line.name]
         name = names[turn % len(names)]
         self._pending[id(delivery)] = name, due_s
@@ -285,7 +285,7 @@ class Traffic:
             # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
             gevent.sleep(0)
             length = len(reply.body)
-            is_compared = self._checks.check(sender.line, turn, reply, finished_s)
+            self._checks.check(sender.line, turn, reply, finished_s, delivery)
         except Exception as caught:  # any error is the outcome of this request and must not end the user
             finished_s, error = time.perf_counter(), caught
         del self._pending[id(delivery)]
@@ -294,8 +294,6 @@ class Traffic:
         message = None if error is None else failure_message(error)
         if delivery.tokens_s:
             delivery.tokens_s = tuple(at_s - self.start_s for at_s in delivery.tokens_s)
-        compared = error.compared if isinstance(error, WrongAnswer) else is_compared
-        is_wrong = isinstance(error, WrongAnswer)
-        self.recorder.record_check(name, due_s - self.start_s, compared=compared, wrong=is_wrong)
+        delivery.wrong = isinstance(error, WrongAnswer)
         self.recorder.record(name, due_s - self.start_s, finished_s - self.start_s, message, delivery)
         self._fire(sender.line, (finished_s - due_s) * 1000, length, error)

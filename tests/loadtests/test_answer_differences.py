@@ -10,8 +10,8 @@ from tpuserve_client import tensor
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import Signature, TensorSpec
 from tpuserve_formats.messages import official
+from tpuserve_loadtests.golden.difference import Parity, differences, signature_difference
 from tpuserve_loadtests.golden.tolerance import Precision, Tolerance
-from tpuserve_loadtests.rollout.parity import Parity, differences, signature_difference
 
 F32 = np.dtype(np.float32)
 
@@ -38,7 +38,8 @@ def test_what_is_beyond_the_tolerance_is_told_with_its_place() -> None:
     assert difference({"y": a}, {"y": a + np.float32(5e-6)}) == ""
     assert (
         difference({"y": a}, {"y": b})
-        == "gRPC request 0: output y differs by 0.5 at row 1; allowed 2e-05 (set with --atol and --rtol)"
+        == "gRPC request 0: output 'y' differs by 0.5 at [1, 2]: 1.5 instead of 1.0; allowed 2e-05 "
+        "(set with --atol and --rtol)"
     )
     assert difference({"y": a}, {"y": b}, rtol=0.6) == ""
 
@@ -63,7 +64,7 @@ def test_nan_is_the_same_as_nan_and_as_nothing_else() -> None:
 )
 def test_every_kind_of_output_is_held_beside_the_other(a: Array, b: Array) -> None:
     assert difference({"y": a}, {"y": a}) == ""
-    assert "output y" in difference({"y": a}, {"y": b})
+    assert "output 'y'" in difference({"y": a}, {"y": b})
 
 
 def test_other_outputs_are_differences() -> None:
@@ -78,7 +79,7 @@ def test_each_protocol_is_compared_with_itself() -> None:
     )
     assert len(found.answers) == 3
     [problem] = found.different
-    assert problem.startswith("REST request 1: output y differs by 1 at row 0")
+    assert problem.startswith("REST request 1: output 'y' differs by 1 at [0]: 1.0 instead of 2.0")
 
 
 def in_two_outputs(value: float) -> Mapping[str, Array]:
