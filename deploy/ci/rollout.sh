@@ -7,6 +7,7 @@
 #
 # PRODUCTION is the address for the load, such as a balancer. REPLICAS are all servers that must get the labels:
 # HOST:PORT, or dns:NAME:PORT for every address of a headless Service. Without REPLICAS, PRODUCTION is the only server.
+# For clients of REST, add the REST ports: dns:http://NAME:PORT, or http://HOST:PORT of each server.
 # SOURCE=git-patch commits and pushes $CONFIG, which the servers then follow through GitOps.
 # TPUSERVE_API_KEY is a key with the roles predict and read, and TPUSERVE_CONTROL_API_KEY one with the role control.
 # ROLLOUT_OPTIONS are further options of `tpuserve rollout`.

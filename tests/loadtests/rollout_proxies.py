@@ -60,10 +60,10 @@ class GrpcProxy(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def spoiling_rest(url: str, version: int, from_in_flight: int) -> Iterator[str]:
+def spoiling_rest(url: str, path: str, from_in_flight: int = 1) -> Iterator[str]:
     """Proxy a REST server, and yield the URL.
 
-    Predictions of the version are wrong while at least `from_in_flight` requests for it are in flight.
+    Responses of paths that contain `path` are wrong while at least `from_in_flight` requests for them are in flight.
     """
     lock = threading.Lock()
     in_flight = 0
@@ -77,7 +77,7 @@ def spoiling_rest(url: str, version: int, from_in_flight: int) -> Iterator[str]:
         def do_POST(self) -> None:
             nonlocal in_flight
             body = self.rfile.read(int(self.headers["content-length"]))
-            is_spoiled = f"/versions/{version}:predict" in self.path
+            is_spoiled = path in self.path
             with lock:
                 in_flight += is_spoiled
                 is_wrong = is_spoiled and in_flight >= from_in_flight

@@ -1,26 +1,39 @@
 """Tests for `tpuserve rollout` over two and three real servers: one lags, one dies, one returns with old labels."""
 
+import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.e2e.running_server import EXECUTABLE
 from tests.loadtests.rollout_process import TIRED_AFTER, TIRING, running_rollout, save_tired
+from tests.loadtests.rollout_proxies import spoiling_rest
 from tests.loadtests.rollout_replicas import BAD, CONFIG_MAP, FILE, LIVE, NEW, cluster_of, replicas, rolling_out
 from tests.support.certificates import Authority
 from tests.support.free_ports import free_ports
 from tests.support.git import IDENTITY, git
 from tests.support.saved_models import save_function
 from tpuserve_client import Client, Tls
+from tpuserve_client.errors import TpuserveError
 from tpuserve_loadtests.rollout.model_config_text import ModelConfigText
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group(__name__)]
+
+
+PICKY = 6
+
+
+def picky(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Double `x`, and run out of memory for an `x` that contains 99."""
+    size = tf.cast(tf.reduce_any(x == 99.0), tf.int64) * 10**15
+    return {"y": 2 * x + tf.reduce_sum(tf.fill([size], 0.0))}
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_function(root / "m" / str(LIVE), lambda x: {"y": 2 * x}, spec)
     shutil.copytree(root / "m" / str(LIVE), root / "m" / str(NEW))
     save_tired(root / "m" / str(BAD), TIRED_AFTER)
+    save_function(root / "m" / str(PICKY), picky, spec)
     return root
 
 
@@ -80,6 +94,76 @@ def test_two_replicas_get_the_file_and_the_loads_use_both(shared: Path, tmp_path
     assert [replica["lacks"] for replica in report["replicas"]] == ["", ""]
     assert all(f'name="replica {each.address}"' in junit.read_text() for each in fleet)
     assert all(each.address in page.read_text() for each in fleet)
+
+
+def test_rest_is_proven_on_every_replica(shared: Path, tmp_path: Path, config: str) -> None:
+    with replicas([shared, shared], tmp_path) as fleet:
+        options = ("--model_config_file", str(shared), "--no-parity", "--soak", "0")
+        with rolling_out(fleet, *options, "--rest", fleet[0].server.rest) as command:
+            code, report = command.finish()
+        assert (code, report) == (2, {})
+        assert "1 of 2 replicas have a known REST address" in " ".join(command.text.split())
+        # The canary is wrong over REST on the second replica alone.
+        with spoiling_rest(fleet[1].server.rest, "/labels/canary:predict") as spoiled:
+            of_rest = ("--replicas", fleet[0].server.rest, "--replicas", spoiled)
+            with rolling_out(fleet, *options, *of_rest) as command:
+                code, report = command.finish()
+        assert (code, report["outcome"]) == (1, "moved back"), report
+        canary = report["steps"][-2]
+        assert (canary["name"], canary["state"]) == ("canary", "failed")
+        failed = dict(re.findall(r"(http://[\d.:]+): [\d,]+ requests?, ([\d,]+) failed", canary["detail"]))
+        assert (failed[fleet[0].server.rest], failed[spoiled] == "0") == ("0", False)
+        assert shared.read_text() == config
+        of_rest = ("--replicas", fleet[0].server.rest, "--replicas", fleet[1].server.rest)
+        with rolling_out(fleet, *options, *of_rest) as command:
+            code, report = command.finish()
+        assert (code, report["outcome"]) == (0, "promoted"), report
+        canary = next(step for step in report["steps"] if step["name"] == "canary")
+        assert all(f"{each.server.rest}: " in canary["detail"] for each in fleet)
+        assert "users sent no request to the new version" in canary["detail"]
+        assert report["canary_users"] == {"requests": 0, "failed": 0, "problem": ""}
+        assert report["steps"][-1]["detail"].endswith("32 responses of label stable: 32 by version 4")
+
+
+@pytest.mark.parametrize("gate", [(), ("--fail-if", "error_rate>50%"), ("--fail-if", "error_rate>99%")])
+def test_requests_of_users_to_the_canary_are_judged(
+    shared: Path, tmp_path: Path, config: str, gate: tuple[str, ...]
+) -> None:
+    """The version runs out of memory for the requests of users alone, except for one in four."""
+    over = threading.Event()
+
+    def call() -> None:
+        with Client(fleet[0].address) as client:
+            number = 0
+            while not over.wait(0.01):
+                number += 1
+                with suppress(TpuserveError):
+                    x = np.full((1, 4), 99 if number % 4 else 1, np.float32)
+                    client.predict("m", {"x": x}, label="canary")
+
+    with replicas([shared], tmp_path) as fleet:
+        with Client(fleet[0].address) as client:
+            client.wait_until_ready(90, "m", version=PICKY)
+        addresses = ("--rest", fleet[0].server.rest, "--model_config_file", str(shared), "--to", str(PICKY))
+        users = threading.Thread(target=call, name="users")
+        users.start()
+        try:
+            with rolling_out(fleet, *addresses, *gate, "--no-parity", "--soak", "0") as command:
+                code, report = command.finish()
+        finally:
+            over.set()
+            users.join()
+    canary = next(step for step in report["steps"] if step["name"] == "canary")
+    found = report["canary_users"]
+    assert 0 < found["failed"] < found["requests"]
+    words = f"users sent {found['requests']:,} requests to the new version, of which {found['failed']:,} failed"
+    assert words in canary["detail"]
+    if "error_rate>99%" in gate:
+        assert (code, canary["state"]) == (0, "passed"), report
+    else:
+        assert (code, report["outcome"]) == (99 if gate else 1, "moved back"), report
+        assert canary["state"] == "failed"
+        assert shared.read_text() == config
 
 
 def test_a_dead_replica_is_refused_before_the_move_and_allowed_by_consent(

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,6 +14,7 @@ from tests.loadtests.rollout_process import running_rollout
 from tests.loadtests.rollout_proxies import GrpcProxy, spoiling_rest
 from tests.loadtests.rollout_replicas import BAD, FILE, LIVE, NEW, Replica
 from tests.support.saved_models import save_function
+from tpuserve_client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group(__name__)]
 
@@ -78,7 +80,7 @@ def test_a_version_that_is_wrong_above_two_requests_in_flight_never_gets_a_label
 
 
 def test_a_version_that_is_wrong_only_over_rest_never_gets_a_label(fleet: tuple[Replica, Replica]) -> None:
-    with spoiling_rest(fleet[0].server.rest, NEW, from_in_flight=3) as url:
+    with spoiling_rest(fleet[0].server.rest, f"/versions/{NEW}:predict", from_in_flight=3) as url:
         code, report = rolled_out(fleet[0], NEW, "--grpc", fleet[0].address, "--rest", url, *BURSTS)
     assert (code, report["outcome"]) == (1, "refused"), report
     parity, shadow = report["steps"]
@@ -152,4 +154,30 @@ def test_a_canary_that_is_slow_on_one_replica_never_reaches_users(
     assert f"{slow}: failed: p50 " in detail
     assert f"{fleet[0].address}: " in detail
     assert "By replica" in page.read_text()
+    assert nothing_moved(fleet)
+
+
+def test_the_shadow_uses_each_protocol_that_users_use(fleet: tuple[Replica, Replica], tmp_path: Path) -> None:
+    page = tmp_path / "rollout.html"
+    x = np.ones((1, 4), np.float32)
+    for address in (f"oip+grpc://{fleet[1].address}", f"oip+{fleet[1].server.rest}"):
+        with Client(address) as client:
+            client.predict("m", {"x": x}, version=LIVE)
+    with Client(fleet[1].address) as client:
+        client.predict("m", {"x": x}, version=LIVE)
+    options = ("--grpc", fleet[1].address, "--rest", fleet[1].server.rest, "--html", str(page))
+    code, report = rolled_out(fleet[1], NEW, *options, "--fail-if", "rate>1")  # it ends with the shadow
+    assert (code, report["outcome"]) == (99, "refused"), report
+    parity, shadow = report["steps"]
+    assert parity["detail"].startswith("128 of 128 responses match")
+    assert shadow["detail"].startswith("over gRPC, REST, OIP gRPC and OIP HTTP binary: ")
+    assert "over OIP gRPC, 1 request over OIP HTTP binary, none over REST" in shadow["detail"]
+    assert report["protocols"] == ["grpc", "rest", "oip_grpc", "oip_http"]
+    assert {each["protocol"] for each in report["usage"]} == {"grpc", "oip_grpc", "oip_http"}
+    assert "parity and shadow" in page.read_text()
+    # A page without an address for the loads over REST.
+    code, report = rolled_out(
+        fleet[1], NEW, "--grpc", fleet[1].address, "--server-metrics", f"{fleet[1].server.rest}/metrics"
+    )
+    assert (code, report) == (2, {})
     assert nothing_moved(fleet)

@@ -50,9 +50,13 @@ def watch_server(
     rest_url = options.rest_url or (None if options.grpc_address else DEFAULT_REST)
     if rest_url is None:
         return ServerWatch("", served, HOW, processes=processes, energy=energy)
+    return ServerWatch(page_url(rest_url), served, access=access, processes=processes, energy=energy)
+
+
+def page_url(rest_url: str) -> str:
+    """Return the URL of a REST address's server, which has the metrics page."""
     parts = urlsplit(without_prefix(rest_url))
-    url = f"{parts.scheme}://{parts.netloc}"
-    return ServerWatch(url, served, access=access, processes=processes, energy=energy)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def page_access(access: Access, url: str, options: ServerOptions) -> Access:

@@ -27,7 +27,7 @@ limit, 99 a gate failed, 130 interrupted.
 After every code except 0, the labels in the file are as before. If the server does not have them, the last line reports
 it.
 """
-_REST: Final = "REST address. The loads use it, too, and watch the server's metrics."
+_REST: Final = "REST address. The loads use it, too, and read the server's metrics."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class RolloutOptions:
         multiple=True,
         metavar="ADDRESS",
         help="All servers that must follow: dns:NAME:PORT for every address of a headless service, or HOST:PORT, "
-        "several times. Without --grpc, all loads use all of them.  [default: the server of --grpc]",
+        "several times. With http:// before the name or host, their REST ports. Without --grpc, all loads use all of "
+        "them.  [default: the server of --grpc]",
     )
     allow_missing: int = option(
         "--allow-missing", type=click.IntRange(0), default=0, help="Number of replicas that may not respond."

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -12,6 +12,7 @@ from tpuserve_client.errors import TpuserveError
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec
+from tpuserve_client.rest_wire import RestWire
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, loads, monitoring, targets
@@ -35,14 +36,15 @@ from tpuserve_loadtests.judgement.exit_codes import (
 )
 from tpuserve_loadtests.judgement.run import Rules, RunOutcome, judge_run
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak, verdict_cause, verdict_line
-from tpuserve_loadtests.judgement.threshold import EACH, Lines
+from tpuserve_loadtests.judgement.threshold import EACH, GateResult, Lines
 from tpuserve_loadtests.measurement.measured import Measured, Segment, Segments
 from tpuserve_loadtests.measurement.recorder import Recorder, Tally
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.figures import line_title
-from tpuserve_loadtests.requests.protocols import TITLES
+from tpuserve_loadtests.requests.protocols import TITLES, port_of, protocol_of
 from tpuserve_loadtests.rollout.procedure import Findings, Judged
 from tpuserve_loadtests.rollout.replicas import Look, MissingReplica
+from tpuserve_loadtests.rollout.user_requests import UserTraffic
 from tpuserve_loadtests.traffic.senders import NotRecorded, record
 from tpuserve_loadtests.traffic.target import Target
 
@@ -163,7 +165,18 @@ class Gates:
         )
         self.findings.comparison = outcome
         line = f"over {protocols_of(self.stage.new)}: {_comparison_line(outcome)}"
-        return Judged(outcome.exit_code, "; ".join([line, *self._notes]))
+        return Judged(outcome.exit_code, "; ".join([line, *self._usage_words(), *self._notes]))
+
+    def _usage_words(self) -> list[str]:
+        """Describe the APIs that users call, and those of the load that they do not."""
+        usage = self.stage.usage
+        if not usage:
+            return []
+        used = [f"{counted(each.requests, 'request')} over {each.api}" for each in usage]
+        unused = [TITLES[each] for each in self.stage.new.protocols if each not in {one.protocol for one in usage}]
+        unloaded = [each.api for each in usage if each.protocol is None]
+        words = [f"users have sent {', '.join(used)}{', none over ' * bool(unused)}{' and '.join(unused)}"]
+        return words + [f"no load sends {', '.join(unloaded)}"] * bool(unloaded)
 
     def canary(self) -> Judged:
         """Load what the canary serves, and require responses and passed gates of every replica."""
@@ -178,23 +191,37 @@ class Gates:
             self._watch(side) as server,
             server.during(load) as seen,
         ):
-            measured = loads.run_load(runs, load, hopeless.why, "Canary, for")
+            measured, users = self.stage.user_requests.during(
+                options.new, lambda: loads.run_load(runs, load, hopeless.why, "Canary, for")
+            )
         run = judge_run(measured, self.rules, model=str(side.spec), rows=target.workload.rows, seen=seen)
-        self.findings.canary = run
-        code, line = run.exit_code, _run_line(run)
-        # The requests to a replica are not counted by line.
-        gates = [gate for gate in self.rules.gates if gate.selector in ("", EACH)]
-        for address in target.replicas if len(target.replicas) > 1 else ():
-            of_replica = _of_replica(run.measured, address)
-            results = [each for each in Lines().results(gates, of_replica) if each.outcome != "passed"]
-            is_short = any(each.shortfall for each in results) or not of_replica.total.requests
-            failed = any(each.failed for each in results)
-            code = first_of([code, EXIT_GATE if failed else 0, EXIT_EVIDENCE if is_short else 0])
-            line = "; ".join([line, f"{address}: {', '.join(map(str, results)) or _figures(of_replica)}"])
+        self.findings.canary, self.findings.user_traffic = run, users
+        verdicts = [Judged(run.exit_code, _run_line(run)), self._judged_users(users)]
+        verdicts += [self._judged_replica(run, address) for address in _several(target.replicas)]
+        code, line = first_of(each.exit_code for each in verdicts), "; ".join(each.detail for each in verdicts)
         if code:
             return Judged(code, line)
         proof = self._proof(side, self.stage.midway)
         return Judged(proof.exit_code, f"{line}; {proof.detail}")
+
+    def _judged_replica(self, run: RunOutcome, address: str) -> Judged:
+        # The requests to a replica are not counted by line.
+        gates = [gate for gate in self.rules.gates if gate.selector in ("", EACH)]
+        of_replica = _of_replica(run.measured, address)
+        results = [each for each in Lines().results(gates, of_replica) if each.outcome != "passed"]
+        is_short = any(each.shortfall for each in results) or not of_replica.total.requests
+        code = EXIT_GATE if any(each.failed for each in results) else EXIT_EVIDENCE if is_short else 0
+        return Judged(code, f"{address}: {', '.join(map(str, results)) or _figures(of_replica)}")
+
+    def _judged_users(self, users: UserTraffic) -> Judged:
+        """Judge the requests of users by the gates on `error_rate`. Without such a gate, none may fail."""
+        gates = [gate for gate in self.rules.gates if gate.metric == "error_rate" and gate.selector in ("", EACH)]
+        if not users.requests:
+            return Judged(0, str(users))
+        results = [GateResult.of(gate, users.failed / users.requests) for gate in gates]
+        failed = [str(result) for result in results if result.failed]
+        code = EXIT_GATE if failed else EXIT_FAILED if users.failed and not gates else 0
+        return Judged(code, ", ".join([str(users), *failed]))
 
     def soak(self) -> Judged:
         """Put what users request under load for the soak's duration."""
@@ -241,20 +268,28 @@ class Gates:
 
         Sends more requests until the `awaited` version answers.
         """
-        timeout_s = self.options.requests.timeout
         target = self._target(side, every_replica=True)
-        exchanges = itertools.cycle(target.workload.lines[0].exchanges)
-        addresses = itertools.cycle(dict.fromkeys([*target.replicas, side.address]))
+        exchanges = {line.protocol: itertools.cycle(line.exchanges) for line in target.workload.lines}
+        places = dict.fromkeys([*target.replicas, *side.protocols.values()])
+        addresses = itertools.cycle(places)
         found: Counter[int] = Counter()
-        least = max(_COUNTED_RESPONSES, len(target.replicas) + 1)
+        least = max(_COUNTED_RESPONSES, len(places))
         while found.total() < least or (awaited not in (None, *found) and found.total() < _MOST_RESPONSES):
-            found[self._version_of(next(exchanges), next(addresses), timeout_s)] += 1
+            address = next(addresses)
+            found[self._version_of(side, next(exchanges[protocol_of(address)]), address)] += 1
         return found
 
-    def _version_of(self, exchange: Exchange, address: str, timeout_s: float) -> int:
-        with closing(access.find_access(self.options.server.access).transport(address)) as transport:
-            reply = transport.send(exchange, timeout_s)
-        return GrpcWire().read_prediction(reply, PredictCall(self.stage.users.spec, {}), None).version or 0
+    def _version_of(self, side: Side, exchange: Exchange, address: str) -> int:
+        credentials, protocol = access.find_access(self.options.server.access), protocol_of(address)
+        with closing(credentials.transport(address)) as transport:
+            reply = transport.send(exchange, self.options.requests.timeout)
+        if protocol == "grpc":
+            return GrpcWire().read_prediction(reply, PredictCall(side.spec, {}), None).version or 0
+        found = RestWire().version(reply)
+        if found is None:  # TensorFlow Serving's predictions over REST do not have it
+            with credentials.client(address, self.options.requests.timeout) as client:
+                found = client.metadata(side.spec.name, label=side.spec.label).version
+        return found or 0
 
     @property
     def _both(self) -> tuple[Side, Side]:
@@ -296,6 +331,12 @@ class Gates:
         return targets.find_target(side.spec, side.protocols, requests, replicas)
 
 
+def _several(replicas: Sequence[str]) -> list[str]:
+    """Return the addresses of ports that several replicas have. A run counts those apart."""
+    ports = Counter(port_of(protocol_of(address)) for address in replicas)
+    return [address for address in replicas if ports[port_of(protocol_of(address))] > 1]
+
+
 def _of_replica(measured: Measured, address: str) -> Measured:
     """Return the requests of a run to one replica, as a single window without the rate's course."""
     tally = measured.recorder.replicas.get(address, Tally())
@@ -318,7 +359,8 @@ def _run_line(run: RunOutcome) -> str:
 
 
 def protocols_of(side: Side) -> str:
-    return " and ".join(TITLES[protocol] for protocol in side.protocols)
+    *others, last = (TITLES[protocol] for protocol in side.protocols)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def asked(spec: ModelSpec) -> str:

@@ -16,14 +16,7 @@ from tpuserve_loadtests.cli import access, commands, files, loads
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.cli.rollout_gates import Gates, asked, protocols_of
 from tpuserve_loadtests.cli.rollout_kserve import is_kserve, open_revisions
-from tpuserve_loadtests.cli.rollout_servers import (
-    Servers,
-    Stage,
-    find_apply,
-    find_places,
-    find_source,
-    with_addresses,
-)
+from tpuserve_loadtests.cli.rollout_servers import Stage, find_apply, find_source, open_servers
 from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports.rollout import rollout_report
 from tpuserve_loadtests.rollout.evaluations import compare_evaluations
@@ -42,13 +35,16 @@ def rollout(options: RolloutOptions) -> None:
     console = Console(stderr=options.as_json)
     pressed, findings = Event(), Findings()
     with ExitStack() as stack:
-        options, stage = _open(stack, options, pressed.is_set)
+        _check(options)
+        open_stage = open_revisions if is_kserve(options) else open_servers
+        options, stage = open_stage(stack, options, pressed.is_set)
         stack.enter_context(ctrl_c(pressed))
         sequence = _sequence(stage, pressed.is_set, findings, options)
         before, live = stage.before, stage.live.spec.version or 0
         findings.metrics = tuple(
             compare_evaluations(*(side.service.evaluation(side.spec) for side in (stage.live, stage.new)))
         )
+        findings.usage, findings.loaded = stage.usage, tuple(stage.new.protocols)
         title = f"{options.model}: version {live} to {options.new}, at {stage.where}"
         console.print(escape(title), highlight=False, soft_wrap=True)
         for metric in findings.metrics:
@@ -75,16 +71,6 @@ def rollout(options: RolloutOptions) -> None:
         )
         _publish(ended, job.planned, options)
     sys.exit(job.exit_code)
-
-
-def _open(stack: ExitStack, options: RolloutOptions, interrupted: Callable[[], bool]) -> tuple[RolloutOptions, Stage]:
-    """Check the options, connect to the servers and check them. Return the options with the address of users."""
-    _check(options)
-    if is_kserve(options):
-        return open_revisions(stack, options, interrupted)
-    options, address, is_spread = with_addresses(options)
-    access.refuse_ineffective(options, options.metrics, *(place.address for place in find_places(options)))
-    return options, Servers.open(stack, options, address, is_spread=is_spread).stage(options, interrupted)
 
 
 def _print_step(step: Step, console: Console) -> None:

@@ -12,10 +12,12 @@ from tpuserve_loadtests.cli import access, targets
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.cli.rollout_servers import Side, Stage, find_grpc_address, warn
+from tpuserve_loadtests.monitoring.metrics_page import NoPage
 from tpuserve_loadtests.requests.protocols import protocol_of
 from tpuserve_loadtests.rollout.canary_traffic import Traffic
 from tpuserve_loadtests.rollout.model_config_text import BadConfig
 from tpuserve_loadtests.rollout.model_service import ModelService
+from tpuserve_loadtests.rollout.user_requests import UserRequests
 
 _KIND: Final = "kserve:"
 _HINT: Final = "--source"
@@ -73,12 +75,20 @@ def open_revisions(
         words = f"The revision {traffic.new.name} serves version {new} to requests without a version."
         raise click.BadParameter(words, param_hint="--to")
     specs = (targets.find_spec(options.model, version, None) for version in (live, new, None))
-    sides = [Side(*each) for each in zip(specs, addresses, services, strict=True)]
+    sides = [
+        Side(spec, address, service, {protocol_of(address): address})
+        for spec, address, service in zip(specs, addresses, services, strict=True)
+    ]
     for side in sides:
         targets.check_prediction(side.spec, protocol_of(side.address), side.address, credentials)
     where = f"{users}, revisions {traffic.live.name} and {traffic.new.name}"
     of_live, of_new, of_users = sides
-    return options, Stage(of_live, of_new, of_users, of_users, traffic, traffic.moves(), where)
+    user_requests = UserRequests(options.model, _pages, lambda url: credentials)
+    return options, Stage(of_live, of_new, of_users, of_users, traffic, traffic.moves(), where, user_requests)
+
+
+def _pages() -> list[str]:
+    raise NoPage("the servers of an InferenceService have no known metrics pages")
 
 
 def _default_version(address: str, service: ModelService, options: RolloutOptions) -> int:

@@ -135,7 +135,7 @@ def find_target(
 ) -> Target:
     """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message.
 
-    gRPC requests of the load go to `replicas` in turn, if there are any.
+    Requests of the load go to the `replicas` of their port in turn, if there are any.
     """
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)

@@ -21,7 +21,7 @@ ALL: Final[Choices] = ({},)
 # The parser takes about 20 us per line, so the page drops unused metrics first.
 _WANTED: Final = re.compile(
     r"^(?:tpuserve_(?:request_latency|queue_wait|batch_run)_seconds_|tpuserve_(?:batch_rows|batch_padding_ratio)_"
-    r"|tpuserve_(?:requests|dropped_requests|device_busy_seconds|response_cache_hits|response_cache_misses)_total"
+    r"|tpuserve_(?:(?:failed_|dropped_)?requests|device_busy_seconds|response_cache_hits|response_cache_misses)_total"
     r"|tpuserve_version_state|tpuserve_build_info"
     r"|process_(?:cpu_seconds_total|resident_memory_bytes|start_time_seconds)"
     r"|:tensorflow:serving:(?:request_count|request_latency|runtime_latency|batching_session:\w+)).*$",

@@ -28,7 +28,8 @@ from tpuserve_loadtests.reports import figures
 from tpuserve_loadtests.reports.compare import compare_headline, compare_sections, differences_table
 from tpuserve_loadtests.reports.run import checks_table, run_headline
 from tpuserve_loadtests.reports.soak import soak_headline, soak_sections
-from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Outcome, RolloutOutcome, Step, StepState
+from tpuserve_loadtests.requests.protocols import TITLES, is_oip
+from tpuserve_loadtests.rollout.procedure import INTERRUPTED, Findings, Outcome, RolloutOutcome, Step, StepState
 
 _MARKS: Final = {
     StepState.PASSED: "✓ passed",
@@ -94,6 +95,9 @@ def _document(outcome: RolloutOutcome) -> Document:
         outcome.wording.noun: outcome.labels,
         "replicas": [asdict(state) for state in outcome.replicas],
         "metrics": [asdict(one) | {"verdict": one.verdict} for one in outcome.findings.metrics],
+        "protocols": list(outcome.findings.loaded),
+        "usage": [asdict(each) for each in outcome.findings.usage],
+        "canary_users": outcome.findings.user_traffic and asdict(outcome.findings.user_traffic),
         "started_at": outcome.started_at,
         "steps": [asdict(step) for step in outcome.steps],
     }
@@ -111,6 +115,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
         sections=[
             Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
             *_metrics(outcome),
+            Table("Protocols", ["protocol", "requests of users", "loads"], _protocols(outcome.findings)),
             Table(outcome.wording.title, [*outcome.wording.columns], _labels(outcome), words=True),
             Table("Replicas", ["replica", "configuration", "labels", "state"], _replicas(outcome), words=True),
             *groups,
@@ -156,6 +161,8 @@ def _let_pass(outcome: RolloutOutcome) -> list[str]:
         found.append("shadow: inconclusive, the new version may be worse (accepted by --unclear)")
     if soak is not None and not soak.run.generator.trusted:
         found.append("soak: the load generator was the limit (accepted by --generator-limit)")
+    if unloaded := [each.api for each in outcome.findings.usage if each.protocol is None]:
+        found.append(f"users call {', '.join(unloaded)}, which no load sends")
     return found
 
 
@@ -201,6 +208,18 @@ def _labels(outcome: RolloutOutcome) -> list[Row]:
         Row(each.label, [outcome.wording.value(outcome.before.get(each.label)), each.in_file, each.server])
         for each in outcome.standings
     ]
+
+
+def _protocols(found: Findings) -> list[Row]:
+    """List the protocols of the loads, and then the other APIs that users call."""
+    by_protocol = {each.protocol: f"{each.requests:,}" for each in found.usage}
+    absent = "none" if found.usage else "unknown"
+    loaded = [
+        Row(TITLES[each], [by_protocol.get(each, absent), "parity and shadow" if is_oip(each) else "all"])
+        for each in found.loaded
+    ]
+    others = [Row(each.api, [f"{each.requests:,}", "none"], good=False) for each in found.usage if not each.protocol]
+    return [*loaded, *others]
 
 
 def _replicas(outcome: RolloutOutcome) -> list[Row]:

@@ -13,9 +13,11 @@ from tpuserve_loadtests.judgement.comparison import ComparisonOutcome
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, first_of
 from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.judgement.soak import SoakOutcome
+from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.rollout.evaluations import ComparedMetric
 from tpuserve_loadtests.rollout.moves import LABELS, Move, Mover, NotMoved, ServerGone, Standing, Wording
 from tpuserve_loadtests.rollout.replicas import ReplicaState
+from tpuserve_loadtests.rollout.user_requests import Usage, UserTraffic
 
 # Name of the entry for a signal, which is no step of the plan.
 INTERRUPTED: Final = "interrupted"
@@ -177,7 +179,8 @@ class Rollout:
 class Findings:
     """The results of the gates, which fill them in; None for a gate that did not run or could not finish.
 
-    `metrics` are those that both exports measured on labelled rows.
+    `metrics` are those that both exports measured on labelled rows. `usage` lists the APIs that users call, as far as
+    it is known, and `loaded` the protocols of the shadow. `user_traffic` is that of users to the canary.
     """
 
     parity: Parity | None = None
@@ -185,6 +188,9 @@ class Findings:
     canary: RunOutcome | None = None
     soak: SoakOutcome | None = None
     metrics: Sequence[ComparedMetric] = ()
+    usage: Sequence[Usage] = ()
+    loaded: Sequence[Protocol] = ()
+    user_traffic: UserTraffic | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
 from tpuserve_loadtests.rollout.model_service import ModelService
 
 _DNS: Final = "dns:"
-_SECURE: Final = "grpcs://"
 _SHOWN_DIGITS: Final = 12
 _NO_ADDRESS: Final = "has no address"
 
@@ -25,36 +24,39 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `HOST:PORT`, `grpcs://HOST:PORT`, `dns:NAME:PORT` or `dns:grpcs://NAME:PORT`. Raises ValueError."""
+        """Parse `HOST:PORT` or `SCHEME://HOST:PORT`, with `dns:` before it for a name. Raises ValueError."""
         address = text.removeprefix(_DNS)
         place = cls(address, is_dns=address != text)
-        if place.is_dns and not (place.name and place._port.isdecimal()):
-            raise ValueError(f"expected dns:NAME:PORT or dns:{_SECURE}NAME:PORT; received {text!r}")
+        if place.is_dns and not (place.name and place._parts[2].isdecimal()):
+            raise ValueError(f"expected dns:NAME:PORT or dns:SCHEME://NAME:PORT; received {text!r}")
         return place
 
     @property
     def is_secure(self) -> bool:
-        return self.address.startswith(_SECURE)
+        return self._parts[0] in ("grpcs://", "https://")
 
     @property
     def name(self) -> str:
-        return self.address.removeprefix(_SECURE).rpartition(":")[0]
+        return self._parts[1]
 
     @property
-    def _port(self) -> str:
-        return self.address.rpartition(":")[2]
+    def _parts(self) -> tuple[str, str, str]:
+        """The scheme with its slashes, the host and the port."""
+        scheme, slashes, place = self.address.rpartition("://")
+        host, _, port = place.rpartition(":")
+        return scheme + slashes, host, port
 
     def addresses(self) -> list[str]:
         """Return the addresses of the replicas now: none for a DNS name without addresses. Blocks."""
         if not self.is_dns:
             return [self.address]
+        scheme, name, port = self._parts
         try:
-            found = socket.getaddrinfo(self.name, int(self._port), type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
         except socket.gaierror:  # a headless service without ready pods has no addresses
             return []
         hosts = sorted({str(each[4][0]) for each in found})
-        scheme = _SECURE if self.is_secure else ""
-        return [f"{scheme}[{host}]:{self._port}" if ":" in host else f"{scheme}{host}:{self._port}" for host in hosts]
+        return [f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}" for host in hosts]
 
 
 @dataclass(frozen=True, slots=True)

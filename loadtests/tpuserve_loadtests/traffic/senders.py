@@ -190,16 +190,16 @@ class Connections:
         """Set up `addresses` by protocol.
 
         `connections` is the number over gRPC and the limit over REST, of which each replica has at least one. By
-        default, gRPC has GRPC_CONNECTIONS, and REST one for each request in flight. gRPC requests go to `replicas` in
-        turn, or to the IP addresses of the gRPC address if there are none. Raises InvalidArgument.
+        default, gRPC has GRPC_CONNECTIONS, and REST one for each request in flight. Requests go to the `replicas` of
+        their port in turn, or to the IP addresses of their address if there are none. Raises InvalidArgument.
         """
-        self._channels: list[tuple[str, Channel]] = []
-        self._clients: list[tuple[str, HTTPClient]] = []
+        self._channels: dict[protocols.Protocol, list[tuple[str, Channel]]] = {}
+        self._clients: dict[protocols.Protocol, list[tuple[str, HTTPClient]]] = {}
         for protocol, address in addresses.items():
-            is_grpc = port_of(protocol) == "grpc"
-            places = _places(replicas if is_grpc and replicas else [address])
-            if is_grpc:
-                self._channels = [
+            own = [each for each in replicas if port_of(protocols.protocol_of(each)) == port_of(protocol)]
+            places = _places(own or [address])
+            if port_of(protocol) == "grpc":
+                self._channels[protocol] = [
                     (
                         shown,
                         Channel(
@@ -210,30 +210,34 @@ class Connections:
                     for shown, each, ip in places
                 ]
             else:
-                url = parse_address(address).target
-                self._base_path = urlsplit(url).path
+                self._base_path = urlsplit(parse_address(places[0][1]).target).path
                 limit = math.ceil((connections or MAX_IN_FLIGHT) / len(places))
-                self._clients = [(shown, access.http_client(url, limit, timeout_s, ip)) for shown, _, ip in places]
+                self._clients[protocol] = [
+                    (shown, access.http_client(parse_address(each).target, limit, timeout_s, ip))
+                    for shown, each, ip in places
+                ]
 
     def open(self) -> None:
         """Open the gRPC connections, so that no request waits for them. Block for at most a second."""
-        gevent.joinall([gevent.spawn(channel.open) for _, channel in self._channels], timeout=_OPEN_S)
+        channels = [channel for own in self._channels.values() for _, channel in own]
+        gevent.joinall([gevent.spawn(channel.open) for channel in channels], timeout=_OPEN_S)
 
     def sender(self, line: Line) -> Sender:
         if port_of(line.protocol) == "grpc":
-            return GrpcSender(line, self._channels)
+            return GrpcSender(line, self._channels[line.protocol])
         kind = ChatSender if line.protocol == "openai" else HttpSender
-        return kind(line, self._clients, self._base_path)
+        return kind(line, self._clients[line.protocol], self._base_path)
 
     def transport(self, protocol: protocols.Protocol) -> GrpcTransport | HttpTransport:
         """Return a transport of the Python client for a protocol that has an address."""
         if port_of(protocol) == "grpc":
-            return GrpcTransport([channel for _, channel in self._channels])
-        return HttpTransport([client for _, client in self._clients], self._base_path)
+            return GrpcTransport([channel for _, channel in self._channels[protocol]])
+        return HttpTransport([client for _, client in self._clients[protocol]], self._base_path)
 
     def close(self) -> None:
-        for _, each in (*self._channels, *self._clients):
-            each.close()
+        for own in (*self._channels.values(), *self._clients.values()):
+            for _, each in own:
+                each.close()
 
 
 def _places(addresses: Sequence[str]) -> list[tuple[str, str, str]]:

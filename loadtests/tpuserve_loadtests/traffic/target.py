@@ -32,8 +32,8 @@ Watch: TypeAlias = Callable[[float, Counts], str]
 class Target:
     """The target of a load: workload, addresses by protocol, timeout, response checks and access.
 
-    gRPC requests go to `replicas` in turn, if there are any, instead of the gRPC address. `connections` is the number
-    for all processes, as in Connections.
+    Requests go to the `replicas` of their port, gRPC or REST, in turn, if there are any, instead of their address.
+    `connections` is the number for all processes, as in Connections.
     """
 
     workload: Workload
