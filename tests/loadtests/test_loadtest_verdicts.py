@@ -63,6 +63,19 @@ def test_the_cause_of_a_missed_latency_gate_is_the_largest_part_of_the_time() ->
     assert " of the mean latency is queue wait." in run_report(watched, {}).statement
 
 
+def test_goodput_is_the_rate_of_the_responses_within_the_lowest_objective() -> None:
+    measured = run(failures={"gone": 3})
+    outcome = judge_run(measured, Rules(gates("p50>4ms", "p99>1s")), model="m", rows=1)
+    good = measured.total.requests - measured.total.late(4)
+    assert run_document(outcome)["goodput"] == {"rate_per_s": good / measured.span_s, "within_ms": 4}
+    page = run_report(outcome, {}).page()
+    assert [(tile.figure, tile.note) for tile in page.tiles or () if tile.name == "goodput"] == [
+        (f"{good / measured.span_s:.0f}/s", "within 4 ms")
+    ]
+    without = judge_run(measured, Rules(gates("error_rate>1%")), model="m", rows=1)
+    assert run_document(without)["goodput"] is None
+
+
 def test_the_table_has_p95_and_p99_9_and_fits_a_terminal() -> None:
     measured = run(wrong=2)
     outcome = judge_run(measured, Rules(gates("p95>1s", "p99.9>1s")), model="m", rows=1)

@@ -1,5 +1,6 @@
 """Outcome of a run: measurements, verdicts and exit code. The load generator may itself have limited the run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -15,7 +16,7 @@ from tpuserve_loadtests.judgement.exit_codes import (
     first_of,
 )
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.judgement.threshold import GateResult, Hopeless, Lines, Threshold, limits_us
+from tpuserve_loadtests.judgement.threshold import GateResult, Goodput, Hopeless, Lines, Threshold, latency_limit_ms, limits_us
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.server_side import Seen
@@ -149,6 +150,12 @@ class RunOutcome:
     @property
     def total(self) -> Summary:
         return self.measured.total.summary("total", self.measured.rate_per_s)
+
+    @property
+    def goodput(self) -> Goodput | None:
+        """The rate of responses that met the objectives, or None without one on a percentile of all requests."""
+        within_ms = latency_limit_ms(result.gate for result in self.gates)
+        return Goodput.of(self.measured.whole, within_ms) if math.isfinite(within_ms) else None
 
     @property
     def line_kind(self) -> str:

@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any, Final, Self
@@ -128,7 +128,7 @@ class Threshold:
         if self.metric == "rate":
             return part.rate_per_s
         if self.metric == "goodput":
-            return (tally.requests - tally.late(within_ms)) / part.seconds if part.seconds else 0.0
+            return Goodput.of(part, within_ms).rate_per_s
         if self.metric == "error_rate":
             return tally.failures / tally.requests if tally.requests else None
         if self.is_of_checks:
@@ -201,6 +201,29 @@ class Threshold:
 
     def __str__(self) -> str:
         return self.text
+
+
+def latency_limit_ms(gates: Iterable[Threshold]) -> float:
+    """Return the latency within which a good response counts for the goodput: the lowest limit of a percentile."""
+    limits = (gate.value for gate in gates if gate.upper and gate.percentile is not None and not gate.selector)
+    return min(limits, default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The rate of the good responses within a latency limit in milliseconds. Late and failed requests do not count."""
+
+    rate_per_s: float
+    within_ms: float
+
+    @classmethod
+    def of(cls, part: Part, within_ms: float) -> Self:
+        good = part.tally.requests - part.tally.late(within_ms)
+        return cls(good / part.seconds if part.seconds else 0.0, within_ms)
+
+    @property
+    def limit(self) -> str:
+        return f"within {self.within_ms:g} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +318,7 @@ class Lines:
         self, gate: Threshold, gates: Sequence[Threshold], measured: Measured, parts: Sequence[Part]
     ) -> GateResult:
         def judge(part: Part) -> GateResult:
-            return GateResult.of(gate, gate.figure(part, _within_ms(gates)), gate.shortfall(part.tally), part.name)
+            return GateResult.of(gate, gate.figure(part, latency_limit_ms(gates)), gate.shortfall(part.tally), part.name)
 
         result = max(map(judge, self.judged(gate, measured)), key=_worst)
         if not gate.selector and not result.failed:
@@ -326,12 +349,6 @@ class Lines:
         of_lines = [measured.part(line, [line]) for line in measured.recorder.lines]
         least = _LEAST_SHARE_OF_LINE * measured.total.requests
         return named + [part for part in (*of_lines, *measured.steps()) if part.tally.requests >= least]
-
-
-def _within_ms(gates: Sequence[Threshold]) -> float:
-    """Return the latency in which a good response counts for the goodput: the lowest limit of a percentile."""
-    limits = (gate.value for gate in gates if gate.upper and gate.percentile is not None and not gate.selector)
-    return min(limits, default=math.inf)
 
 
 def _worst(result: GateResult) -> tuple[bool, bool, float]:

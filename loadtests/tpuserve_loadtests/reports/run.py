@@ -69,6 +69,7 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "total": figures.figures_of(outcome.total),
         "tokens": figures.tokens_of(measured),
         "replicas": {line.name: figures.figures_of(line) for line in measured.replicas()},
+        "goodput": asdict(outcome.goodput) if outcome.goodput else None,
         "error_rate": measured.error_rate,
         "wrong_rate": measured.wrong_rate,
         "stable": measured.stable,
@@ -96,7 +97,8 @@ def _printed(outcome: RunOutcome) -> list[Printed]:
     bound = (
         f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
     )
-    details = [f"  {checks}" if (checks := _checks(total)) else "", bound]
+    good = f"  goodput: {per_second(goodput.rate_per_s)} {goodput.limit}" if (goodput := outcome.goodput) else ""
+    details = [f"  {checks}" if (checks := _checks(total)) else "", bound, good]
     lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
     return [
         Text(run_headline(outcome).sentence, folds=True),
@@ -162,6 +164,7 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
     bound = "" if total.p99_bound_ms is None else f"at most {milliseconds(total.p99_bound_ms)}, at 99 % confidence"
     return [
         Tile("throughput", per_second(total.rate_per_s), offered),
+        *([Tile("goodput", per_second(goodput.rate_per_s), goodput.limit)] if (goodput := outcome.goodput) else []),
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms), bound),
         Tile("max", milliseconds(total.max_ms)),
