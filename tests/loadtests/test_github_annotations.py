@@ -15,7 +15,7 @@ __all__ = ["server"]  # a fixture
 
 def report(*cases: Case, headline: Headline = Headline("bad", "Failed"), rows: tuple[Row, ...] = ()) -> Report:  # noqa: B008  frozen
     page = Page("Load test of m", "", headline, [], [Table("Checks", ["check", "figure"], rows)], {})
-    return Report("loadtest", "m", 99, cases, list, dict, lambda: page)
+    return Report("loadtest", "m", 99, cases, dict, lambda: page)
 
 
 def unescaped(text: str) -> str:

@@ -38,7 +38,7 @@ def failed(cases: Sequence[Case]) -> list[str]:
 
 def test_what_xml_cannot_hold_is_replaced() -> None:
     cases = [Case("a", "\x00\x1b[31m<&>\ud800 \ufffe\nmore"), Case("b", skipped="not\x07yet"), Case("c", seconds=1.5)]
-    report = Report("loadtest compare", "m", 0, cases, list, dict, no_page, statement="it\x00 ended")
+    report = Report("loadtest compare", "m", 0, cases, dict, no_page, statement="it\x00 ended")
     suite = ElementTree.fromstring(junit_xml(report))
     assert (suite.get("name"), suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (
         "loadtest compare m",

@@ -15,7 +15,7 @@ from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.server_side import Seen, read_stretch
 from tpuserve_loadtests.monitoring.watched import Watched, changes
-from tpuserve_loadtests.rendering.terminal import print_parts, print_report
+from tpuserve_loadtests.rendering.terminal import print_report, print_sections
 from tpuserve_loadtests.reports import servers
 from tpuserve_loadtests.reports.compare import compare_report
 from tpuserve_loadtests.reports.sweep import sweep_report
@@ -29,7 +29,7 @@ def run(median_ms: float = 20.0, requests: int = 100) -> Measured:
 
 def shown(rows: list[tuple[str, Watched]], width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_parts([servers.printed_table("load", rows)], console)
+    print_sections([servers.table("load", rows)], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

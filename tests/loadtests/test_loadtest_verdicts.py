@@ -10,8 +10,8 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.run import Rules, judge_run
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.rendering.report import Headline, Text
-from tpuserve_loadtests.rendering.terminal import print_parts
+from tpuserve_loadtests.rendering.report import Headline
+from tpuserve_loadtests.rendering.terminal import print_sections
 from tpuserve_loadtests.reports.run import run_document, run_report
 
 
@@ -52,10 +52,8 @@ def test_the_first_sentence_is_the_verdict_and_its_cause(
     measured: Measured, texts: tuple[str, ...], expected: str
 ) -> None:
     report = run_report(judge_run(measured, Rules(gates(*texts)), model="m", rows=1), {})
-    (first, *_) = report.printed()
-    assert isinstance(first, Text)
-    assert first.text.startswith(expected)
-    assert report.statement == first.text
+    assert report.page().headline.sentence.startswith(expected)
+    assert report.statement == report.page().headline.sentence
 
 
 def test_the_cause_of_a_missed_latency_gate_is_the_largest_part_of_the_time() -> None:
@@ -84,7 +82,7 @@ def test_the_table_has_p95_and_p99_9_and_fits_a_terminal() -> None:
         (120, ["p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms"]),
     ):
         console = Console(file=io.StringIO(), width=width)
-        print_parts(run_report(outcome, {}).printed(), console)
+        print_sections(run_report(outcome, {}).page().sections, console)
         assert isinstance(console.file, io.StringIO)
         lines = console.file.getvalue().splitlines()
         (heading,) = [line for line in lines if "p50 ms" in line]

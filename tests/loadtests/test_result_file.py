@@ -86,7 +86,7 @@ def test_document_states_time_verdict_settings_and_versions() -> None:
 
 def test_infinite_numbers_are_null() -> None:
     page = Page("t", "", Headline("good", "fine"), [], [], {})
-    report = Report("loadtest", "m", 0, [], list, lambda: {"at_worst": math.inf, "in": [math.nan, 1.5]}, lambda: page)
+    report = Report("loadtest", "m", 0, [], lambda: {"at_worst": math.inf, "in": [math.nan, 1.5]}, lambda: page)
     assert document(report)["at_worst"] is None
     assert document(report)["in"] == [None, 1.5]
 

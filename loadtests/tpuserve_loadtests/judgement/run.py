@@ -16,7 +16,15 @@ from tpuserve_loadtests.judgement.exit_codes import (
     first_of,
 )
 from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.judgement.threshold import GateResult, Goodput, Hopeless, Lines, Threshold, latency_limit_ms, limits_us
+from tpuserve_loadtests.judgement.threshold import (
+    GateResult,
+    Goodput,
+    Hopeless,
+    Lines,
+    Threshold,
+    latency_limit_ms,
+    limits_us,
+)
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.server_side import Seen

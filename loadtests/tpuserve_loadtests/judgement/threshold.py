@@ -318,7 +318,9 @@ class Lines:
         self, gate: Threshold, gates: Sequence[Threshold], measured: Measured, parts: Sequence[Part]
     ) -> GateResult:
         def judge(part: Part) -> GateResult:
-            return GateResult.of(gate, gate.figure(part, latency_limit_ms(gates)), gate.shortfall(part.tally), part.name)
+            return GateResult.of(
+                gate, gate.figure(part, latency_limit_ms(gates)), gate.shortfall(part.tally), part.name
+            )
 
         result = max(map(judge, self.judged(gate, measured)), key=_worst)
         if not gate.selector and not result.failed:

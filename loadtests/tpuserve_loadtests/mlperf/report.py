@@ -26,13 +26,11 @@ from tpuserve_loadtests.rendering.report import (
     Headline,
     Notice,
     Page,
-    Printed,
     Remark,
     Report,
     Row,
     Section,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second, seconds
@@ -41,9 +39,9 @@ from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.reports.search import (
     ended_case,
     limits,
-    printed_search,
     search_document,
     search_headline,
+    server_sections,
     tries_sections,
 )
 
@@ -63,14 +61,12 @@ def mlperf_report(
     model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], settings: Mapping[str, str]
 ) -> Report:
     """Build the report. `objectives` limit the server scenario's queries. `settings`: the settings to show, by name."""
-    text = mlperf_text(model, outcome)
     return Report(
         kind=_KIND,
         subject=model,
         exit_code=outcome.exit_code,
         cases=mlperf_cases(outcome),
-        statement=costs.added_to(text, outcome.spending),
-        printed=lambda: _printed(text, outcome),
+        statement=costs.added_to(mlperf_text(model, outcome), outcome.spending),
         document=lambda: _document(model, outcome),
         page=lambda: _page(model, outcome, objectives, settings),
     )
@@ -86,7 +82,6 @@ def mlperf_search_report(
         exit_code=searched.exit_code or EXIT_GATE,
         cases=mlperf_search_cases(searched),
         statement=searched.statement,
-        printed=lambda: [Text(searched.statement), *printed_search(searched)],
         document=lambda: {
             "disclaimer": DISCLAIMER,
             "model": model,
@@ -110,18 +105,6 @@ def mlperf_text(model: str, outcome: MlperfOutcome) -> str:
         lines.append(f"  The run was {measured.interruption}")
     lines += ["", "Additional stats", *_stats(result, measured)]
     return "\n".join(lines)
-
-
-def _printed(text: str, outcome: MlperfOutcome) -> list[Printed]:
-    watched = outcome.watched
-    return [
-        Text(text),
-        *([Text("")] if watched.server is not None else []),
-        *servers.printed(watched),
-        *costs.printed(outcome.spending),
-        *([Text(f"  note: {watched.note}")] if watched.note else []),
-        *(printed_search(outcome.searched, known_note=watched.note) if outcome.searched else []),
-    ]
 
 
 def _document(model: str, outcome: MlperfOutcome) -> Document:
@@ -213,16 +196,24 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
         origin=figures.describe_origin([measured]),
         notice=_NOTICE,
         headline=_headline(result, measured),
+        opening=f"{mlperf_text(model, outcome)}\n" if watched.server is not None else mlperf_text(model, outcome),
         tiles=[*_tiles(result, measured), *costs.tiles(outcome.spending)],
         sections=[
-            Table("Rules", ["rule", "required", "measured", "kept"], [*map(_row, result.constraints)], words=True),
+            Table(
+                "Rules",
+                ["rule", "required", "measured", "kept"],
+                [*map(_row, result.constraints)],
+                words=True,
+                on="page",
+            ),
             Charts("Latency", [charts.percentile_chart(latencies, of_search), charts.histogram_chart(latencies)]),
             charts.timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
-            servers.section(watched),
+            *servers.sections(watched),
             servers.timeline(watched.server, load.seconds),
-            costs.section("load", [(str(load), outcome.spending)]),
+            *costs.sections("load", [(str(load), outcome.spending)], outcome.spending),
+            Remark([f"note: {watched.note}"] if watched.note else [], on="terminal"),
             *(_search_sections(searched, objectives, known_note=watched.note) if searched else []),
-            figures.errors_table([measured]),
+            *figures.failures([measured]),
         ],
         settings={"Scenario": str(result.rules.scenario), **figures.describe_load(measured), **settings},
     )
@@ -235,16 +226,15 @@ def _search_page(model: str, searched: Searched, objectives: Sequence[Threshold]
         origin=figures.describe_origin(searched.runs),
         notice=_NOTICE,
         headline=search_headline(searched),
+        opening=searched.statement,
         tiles=None,
-        sections=[*_search_sections(searched, objectives), figures.errors_table(searched.runs)],
+        sections=[*_search_sections(searched, objectives), *figures.failures(searched.runs)],
         settings={"Scenario": str(Scenario.SERVER), "Objective": objective, **settings},
     )
 
 
 def _search_sections(searched: Searched, objectives: Sequence[Threshold], known_note: str = "") -> list[Section]:
-    found, seen = searched.found, searched.servers
-    lines = [line for line in (seen.bottleneck(found), *seen.notes(found, known_note)) if line]
-    return [*tries_sections(searched, objectives), servers.table("rate", seen.rows(found)), Remark(lines)]
+    return [*tries_sections(searched, objectives), *server_sections("rate", searched, known_note)]
 
 
 def _title(model: str, scenario: Scenario) -> str:

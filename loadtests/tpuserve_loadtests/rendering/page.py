@@ -17,12 +17,9 @@ from tpuserve_loadtests.rendering.report import (
     Remark,
     Row,
     Section,
-    Share,
-    Shares,
     Table,
     Tile,
 )
-from tpuserve_loadtests.rendering.scales import percent
 
 
 def render_page(page: Page, written_at: datetime | None = None) -> str:
@@ -56,12 +53,12 @@ def _show_tile(tile: Tile) -> Markup:
 def show_section(section: Section) -> Markup:
     """Render a section of any kind; an empty text if the section is empty."""
     match section:
+        case Table() | Remark() if section.on == "terminal":
+            return Markup()
         case Table():
             return _show_table(section)
         case Charts():
             return _show_charts(section)
-        case Shares():
-            return _show_shares(section)
         case Remark():
             return _show_remark(section)
         case Group():
@@ -97,22 +94,6 @@ def _show_charts(charts: Charts) -> Markup:
     return element("section", element("h2", charts.title), _intro(charts.intro), figures)
 
 
-def _show_shares(shares: Shares) -> Markup:
-    bars = [_bar(share) for share in shares.shares]
-    facts = [element("li", fact) for fact in shares.facts]
-    content = [
-        element("table", element("tbody", *bars), class_="shares") if bars else Markup(),
-        element("ul", *facts, class_="facts") if facts else Markup(),
-    ]
-    return element("section", element("h2", shares.title), *content)
-
-
-def _bar(share: Share) -> Markup:
-    bar = element("span", class_="share", style=f"width:{100 * share.share:.1f}%")
-    name = element("th", share.name, bar, scope="row")
-    return element("tr", name, element("td", share.size), element("td", percent(round(share.share, 2))))
-
-
 def _show_remark(remark: Remark) -> Markup:
     if not remark.lines:
         return Markup()
@@ -142,5 +123,7 @@ def _row(row: Row, headings: Sequence[str]) -> Markup:
         for cell, what, kind in zip(row.cells, headings[1:], kinds, strict=True)
     ]
     note = [element("span", row.note, class_="note")] if row.note else []
+    if row.share is not None:
+        note.append(element("span", class_="share", style=f"width:{100 * row.share:.1f}%"))
     name = element("a", row.name, href=f"#{row.anchor}") if row.anchor else row.name
     return element("tr", element("th", name, *note, scope="row"), *cells, class_="whole" if row.is_total else None)

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal, TypeAlias
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.rendering.chart import Chart, Intervals
 
+# Where a section is shown: on pages, on terminals, or on both.
+Place: TypeAlias = Literal["both", "page", "terminal"]
 # "plan" stands for a dry run.
 Kind: TypeAlias = Literal["good", "bad", "warn", "plan"]
 
@@ -44,7 +46,8 @@ class Tile:
 class Row:
     """A row of a table. `is_total` marks the total of the other rows.
 
-    `good` colours the last cell. `note` is text below the name. `anchor` is the section that the name links to.
+    `good` colours the last cell. `note` is text below the name. `anchor` is the section that the name links to. `share`
+    is a part of a whole (0 to 1), which a page draws as a bar.
     """
 
     name: str
@@ -53,14 +56,15 @@ class Row:
     good: bool | None = None
     note: str = ""
     anchor: str = ""
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of numbers, or of `words`, which a page may stack. Renderers omit a table without rows.
 
-    On terminals, `names` aligns the first column or lets it fold. With "fitting" margins, narrow terminals first omit
-    the margins, and then the columns in `spare`.
+    On terminals, `names` aligns the first column or lets it fold, and `printed_title` replaces the title. With
+    "fitting" margins, narrow terminals first omit the margins, and then the columns in `spare`.
     """
 
     title: str
@@ -71,11 +75,13 @@ class Table:
     names: Literal["fold", "left", "right"] = "fold"
     spare: Collection[str] = ()
     margins: Literal["always", "fitting"] = "always"
+    printed_title: str = ""
+    on: Place = "both"
 
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """A section of charts next to each other. Renderers omit it without charts."""
+    """A section of charts next to each other, on pages alone. Renderers omit it without charts."""
 
     title: str
     charts: Sequence[Chart | Intervals | None]
@@ -83,25 +89,12 @@ class Charts:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A part of a whole; `size` is its absolute size as text."""
-
-    name: str
-    share: float
-    size: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    title: str
-    shares: Sequence[Share]
-    facts: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Remark:
+    """Lines of text. A terminal omits the title."""
+
     lines: Sequence[str]
     title: str = ""
+    on: Place = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +107,8 @@ class Group:
     anchor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One or more lines on a terminal. With `folds`, long lines break at the terminal's width."""
-
-    text: str
-    folds: bool = False
-
-
-# A part of a page. None if there is nothing to show.
-Section: TypeAlias = Table | Charts | Shares | Remark | Group | None
-# A part of the output on a terminal.
-Printed: TypeAlias = Table | Text
+# A part of a page or of the output on a terminal. None if there is nothing to show.
+Section: TypeAlias = Table | Charts | Remark | Group | None
 
 
 # A row of machine-readable cells, by heading.
@@ -154,10 +137,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page with charts.
+    """The description of a report, which a page shows with charts and a terminal without.
 
     `origin` is a line with the runs, their time and the version of the load tests. `settings` are shown by name.
-    `notice` comes first. If `tiles` is None, the page omits their section.
+    `notice` comes first. If `tiles` is None, the page omits their section. On a terminal, `opening` replaces the
+    headline.
     """
 
     title: str
@@ -167,25 +151,26 @@ class Page:
     sections: Sequence[Section]
     settings: Mapping[str, str]
     notice: Notice | None = None
+    opening: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The findings of a command. Each format is a function, because a command needs few formats.
 
-    `kind` is the command, `subject` the model or scenario, and `statement` the result in words. `printed` is for a
-    terminal, `document` for JSON, and `rows` for CSV. `runs` are the histogram log's runs by name. With `in_windows`,
-    the log has a histogram for each window.
+    `kind` is the command, `subject` the model or scenario, and `statement` the result in words. `page` is for HTML and
+    terminals, `document` for JSON, and `rows` for CSV. `runs` are the histogram log's runs by name. With `in_windows`,
+    the log has a histogram for each window. A `terse` report has only its opening on a terminal.
     """
 
     kind: str
     subject: str
     exit_code: int
     cases: Sequence[Case]
-    printed: Callable[[], Sequence[Printed]]
     document: Callable[[], Document]
     page: Callable[[], Page]
     rows: Callable[[], Sequence[Cells]] = list
     runs: Mapping[str, Measured] = field(default_factory=dict)
     in_windows: bool = True
     statement: str = ""
+    terse: bool = False

@@ -14,7 +14,7 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.measurement.live_figures import RECENT_S, LiveFigures, LivePeriod
 from tpuserve_loadtests.measurement.recorder import Counts
-from tpuserve_loadtests.rendering.report import Printed, Report, Table, Text
+from tpuserve_loadtests.rendering.report import Group, Remark, Report, Section, Table
 from tpuserve_loadtests.rendering.scales import three_digits
 
 # Width for output to a file, where Rich would wrap columns at 80 characters.
@@ -25,20 +25,35 @@ _ANY_WIDTH: Final = 10_000
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print the report's tables and lines in order, PLAIN_WIDTH columns wide if the console is not a terminal."""
+    """Print the opening and the sections, PLAIN_WIDTH columns wide if the console is not a terminal."""
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    print_parts(report.printed(), console)
+    page = report.page()
+    _print(page.opening or page.headline.sentence, console, folds=not page.opening)
+    if not report.terse:
+        print_sections(page.sections, console)
 
 
-def print_parts(parts: Sequence[Printed], console: Console) -> None:
-    """Print tables and lines in order, without a change to the console's width."""
-    for part in parts:
-        match part:
-            case Text():
-                console.print(part.text, markup=False, emoji=False, highlight=False, soft_wrap=not part.folds)
-            case Table() if part.rows:
-                console.print(_fitting(part, console))
+def print_sections(sections: Sequence[Section], console: Console) -> None:
+    """Print the sections of a page in order, without charts and without a change to the console's width."""
+    for section in sections:
+        match section:
+            case Group():
+                _print(f"{section.title}.", console)
+                _print(section.headline.sentence, console, folds=True)
+                print_sections(section.sections, console)
+            case Table() | Remark() if section.on == "page":
+                pass
+            case Table() if section.rows:
+                console.print(_fitting(section, console))
+            case Remark():
+                for line in section.lines:
+                    _print(f"  {line}", console)
+
+
+def _print(text: str, console: Console, *, folds: bool = False) -> None:
+    # Lines that do not fold stay whole in files and pipes.
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=not folds)
 
 
 def _fitting(table: Table, console: Console) -> RichTable:
@@ -57,7 +72,7 @@ def _fitting(table: Table, console: Console) -> RichTable:
 
 def _rich(table: Table, *, with_spare: bool, has_margins: bool) -> RichTable:
     shown = [with_spare or heading not in table.spare for heading in table.headings[1:]]
-    rich = RichTable(title=escape(table.title), title_justify="left")
+    rich = RichTable(title=escape(table.printed_title or table.title), title_justify="left")
     rich.add_column(
         table.headings[0], justify="right" if table.names == "right" else "left", no_wrap=table.names != "fold"
     )

@@ -24,12 +24,11 @@ from tpuserve_loadtests.rendering.report import (
     Document,
     Headline,
     Page,
-    Printed,
+    Remark,
     Report,
     Row,
     Section,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second, percent
@@ -52,7 +51,6 @@ def compare_report(model: str, outcome: ComparisonOutcome, settings: Mapping[str
         exit_code=outcome.exit_code,
         cases=outcome.cases,
         statement="\n".join([compare_headline(outcome).sentence, *_side_lines(outcome)]),
-        printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(model, outcome, settings),
         rows=lambda: [
@@ -128,30 +126,6 @@ def _figure_document(figure: Figure) -> Document:
     return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}
 
 
-def _printed(outcome: ComparisonOutcome) -> list[Printed]:
-    comparison, headline = outcome.comparison, compare_headline(outcome)
-    verdict = Text(headline.sentence, folds=True)
-    if comparison is None:
-        return [verdict, *(Text(f"  {problem}", folds=True) for problem in headline.reasons[1:])]
-    a, b = outcome.names
-    effect = f"differences below {100 * comparison.least_effect:g} % do not count"
-    title = f"B ({b}) compared with A ({a}), {counted(len(outcome.rounds), 'round')}; {effect}"
-    others = [*([outcome.limit_note] if outcome.limit_note else []), *outcome.server_notes, *outcome.unjudged]
-    return [
-        verdict,
-        Table(title, _HEADINGS, _rows(outcome), margins="fitting"),
-        _sides_table(outcome),
-        servers.printed_table("side", list(zip(SIDES, outcome.sides, strict=False))),
-        *costs.printed_table("side", list(zip(SIDES, outcome.spendings, strict=False))),
-        *([Text(f"  {outcome.where}")] if outcome.where else []),
-        *(Text(f"  {problem}", folds=True) for problem in outcome.problems),
-        *(Text(f"  {result}") for result in outcome.gates),
-        *(Text(f"  note: {note}", folds=True) for note in outcome.unclear),
-        *(Text(f"  note: {note}") for note in others),
-        *([Text(f"  note: {outcome.parity_note}", folds=True)] if outcome.parity_note else []),
-    ]
-
-
 def _sides_table(outcome: ComparisonOutcome) -> Table:
     rows = []
     for side in outcome.totals:
@@ -172,7 +146,9 @@ def _page(model: str, outcome: ComparisonOutcome, settings: Mapping[str, str]) -
         sections=[
             *compare_sections(outcome),
             *([differences_table(outcome.parity)] if outcome.parity else []),
-            figures.errors_table(runs),
+            *figures.failures(runs),
+            Remark([*([outcome.where] if outcome.where else []), *outcome.problems], on="terminal"),
+            figures.verdict_lines(outcome.gates, _notes(outcome)),
         ],
         settings={**sides, **(figures.describe_load(runs[0]) if runs else {}), **settings},
     )
@@ -184,14 +160,17 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
         heading: LatencyHistogram.merged(pair[side].total.histogram for pair in outcome.rounds)
         for side, heading in enumerate(_names(outcome))
     }
-    intervals = interval_chart(outcome.comparison) if outcome.comparison else None
+    comparison, (a, b) = outcome.comparison, outcome.names
+    intervals = interval_chart(comparison) if comparison else None
+    effect = f"differences below {100 * comparison.least_effect:g} % do not count" if comparison else ""
+    title = f"B ({b}) compared with A ({a}), {counted(len(outcome.rounds), 'round')}; {effect}"
     return [
         Charts("Difference", [intervals, _rounds_chart(outcome)]),
-        Table("Figures", _HEADINGS, _rows(outcome)),
+        Table("Figures", _HEADINGS, _rows(outcome), margins="fitting", printed_title=title),
         _sides_table(outcome),
-        _gates_table(outcome),
-        servers.table("side", list(zip(_names(outcome), outcome.sides, strict=False))),
-        costs.section("side", list(zip(_names(outcome), outcome.spendings, strict=False))),
+        Table("Gates of B", ["gate", "figure", "outcome"], list(map(figures.gate_row, outcome.gates)), on="page"),
+        servers.table("side", list(zip(SIDES, outcome.sides, strict=False))),
+        *costs.sections("side", list(zip(SIDES, outcome.spendings, strict=False))),
         Charts("Latency", [charts.percentile_chart(histograms), charts.histogram_chart(histograms)]),
     ]
 
@@ -202,7 +181,13 @@ def differences_table(parity: Parity) -> Table:
     rows = [Row(each, []) for each in words[:MOST_SHOWN]]
     if len(words) > MOST_SHOWN:
         rows.append(Row(counted(len(words) - MOST_SHOWN, "other"), []))
-    return Table("Differences", ["request"], rows)
+    return Table("Differences", ["request"], rows, on="page")
+
+
+def _notes(outcome: ComparisonOutcome) -> list[str]:
+    limit = [outcome.limit_note] if outcome.limit_note else []
+    parity = [outcome.parity_note] if outcome.parity_note else []
+    return [*outcome.unclear, *limit, *outcome.server_notes, *outcome.unjudged, *parity]
 
 
 def interval_chart(comparison: Comparison) -> Intervals:
@@ -294,18 +279,6 @@ def _rows(outcome: ComparisonOutcome) -> list[Row]:
     rows = [Row(name, texts, good=_NEWS.get(verdict)) for (name, *texts), verdict in cells]
     cost = cost_cells(outcome)
     return [*rows, *([Row(cost[0], cost[1:])] if cost else [])]
-
-
-def _gates_table(outcome: ComparisonOutcome) -> Table:
-    rows = [
-        Row(
-            result.condition,
-            [result.gate.show(result.figure), "✗ failed" if result.failed else "✓ passed"],
-            good=not result.failed,
-        )
-        for result in outcome.gates
-    ]
-    return Table("Gates of B", ["gate", "figure", "outcome"], rows)
 
 
 def _figure(name: str, value: float) -> str:

@@ -1,11 +1,12 @@
 """Cost and energy of predictions: lines for a single load, and a table for several."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from tpuserve_loadtests.judgement.spending import NO_COST, Spending
 from tpuserve_loadtests.monitoring.energy import Energy, Unmeasured
-from tpuserve_loadtests.rendering.report import Printed, Remark, Row, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Remark, Row, Section, Table, Tile
 from tpuserve_loadtests.rendering.scales import three_digits, three_significant
 
 # Loads by name, in order.
@@ -20,30 +21,21 @@ _MACHINE: Final = (
 )
 
 
-def section(kind: str, rows: Spendings) -> Table | Remark | None:
-    """Return a row for each load, or only the reason why its energy is unknown. `kind` is the heading of the names."""
+def sections(kind: str, rows: Spendings, printed: Spending | None = None) -> list[Section]:
+    """Return a table with a row for each load, and the reason why energy is unknown. `kind` heads the names.
+
+    A terminal shows `printed` in lines instead of the table.
+    """
     spendings = [spending for _, spending in rows]
     columns, reasons = _columns(spendings), _unmeasured_lines(spendings)
+    lines = Remark([*(measured_lines(printed) if printed else []), *reasons], on="terminal")
     if not columns:
-        return Remark(reasons, TITLE) if reasons else None
+        return [lines, Remark(reasons, TITLE, on="page")]
     has_energy = any(isinstance(spending.energy, Energy) for spending in spendings)
-    notes = [_PREDICTION, *([_MACHINE] if has_energy else []), *reasons]
-    return Table(_title(rows), [kind, *columns], _rows(rows, columns), " ".join(notes))
-
-
-def printed_table(kind: str, rows: Spendings) -> list[Printed]:
-    """List a table with a row for each load, and the reason why their energy is unknown."""
-    spendings = [spending for _, spending in rows]
-    columns = _columns(spendings)
-    cells = _rows(rows, columns) if columns else []
-    table = Table(_title(rows), [kind, *columns], cells, names="right", margins="fitting")
-    return [table, *(Text(f"  {line}") for line in _unmeasured_lines(spendings))]
-
-
-def printed(spending: Spending | None) -> list[Printed]:
-    """List the cost and the energy of a load, a line each, or the reason why the energy is unknown."""
-    lines = [] if spending is None else [*measured_lines(spending), *_unmeasured_lines([spending])]
-    return [Text(f"  {line}", folds=True) for line in lines]
+    intro = " ".join([_PREDICTION, *([_MACHINE] if has_energy else []), *reasons])
+    cells = [Row(name, [cell(spending) or "-" for cell in columns.values()]) for name, spending in rows]
+    table = Table(_title(rows), [kind, *columns], cells, intro, names="right", margins="fitting")
+    return [replace(table, on="page" if printed else "both"), lines]
 
 
 def added_to(statement: str, spending: Spending | None) -> str:
@@ -137,10 +129,6 @@ def _title(rows: Spendings) -> str:
     """Return the title, with the price if it is the same for all loads."""
     prices = {spending.price for _, spending in rows}
     return f"{TITLE} at {next(iter(prices))}" if len(prices) == 1 and None not in prices else TITLE
-
-
-def _rows(rows: Spendings, columns: _Columns) -> list[Row]:
-    return [Row(name, [cell(spending) or "-" for cell in columns.values()]) for name, spending in rows]
 
 
 def _amount(value: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from tpuserve_loadtests.judgement.comparison import SIDES, judge_comparison
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, first_of
 from tpuserve_loadtests.judgement.run import Rules
-from tpuserve_loadtests.rendering.report import Case, Group, Headline, Page, Report, Text
+from tpuserve_loadtests.rendering.report import Case, Group, Headline, Page, Remark, Report
 from tpuserve_loadtests.rendering.result_file import ResultFile
 from tpuserve_loadtests.reports.compare import compare_report
 
@@ -41,14 +41,14 @@ def diff_report(old: ResultFile, new: ResultFile, rules: Rules) -> Report:
 
 def _incomparable(new: ResultFile, reasons: Sequence[str], settings: dict[str, str]) -> Report:
     headline = Headline("warn", "Inconclusive: the results are not comparable", reasons)
+    others = [Remark(reasons[1:], on="terminal")]
     return Report(
         kind=_KIND,
         subject=new.document["subject"],
         exit_code=EXIT_EVIDENCE,
         cases=[Case(_COMPARABLE, "\n".join(reasons))],
-        printed=lambda: [Text(f"{headline.words}."), *(Text(f"  {reason}") for reason in reasons)],
         document=lambda: {"verdict": None, "differences": reasons},
-        page=lambda: Page(f"Results of {new.document['subject']}", "", headline, None, [], settings),
+        page=lambda: Page(f"Results of {new.document['subject']}", "", headline, None, others, settings),
         statement=headline.sentence,
     )
 
@@ -71,12 +71,6 @@ def with_baseline(report: Report, compared: Report, baseline: str) -> Report:
         exit_code=first_of([report.exit_code, compared.exit_code]),
         cases=[*report.cases, *(replace(case, name=f"baseline: {case.name}") for case in compared.cases)],
         statement="\n".join([report.statement, compared.statement]),
-        printed=lambda: [
-            *([Text(page().headline.sentence, folds=True)] if compared.exit_code else []),
-            *report.printed(),
-            Text(f"{title}."),
-            *compared.printed(),
-        ],
         document=lambda: {**report.document(), "baseline": compared.document()},
         page=page,
     )

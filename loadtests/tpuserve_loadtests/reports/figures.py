@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Final, Literal
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.run import LINE_TITLES
+from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured, timeline
 from tpuserve_loadtests.measurement.recorder import ITL, TTFT, Summary
-from tpuserve_loadtests.rendering.report import Cells, Row, Table, Text
+from tpuserve_loadtests.rendering.report import Cells, Remark, Row, Section, Table
 from tpuserve_loadtests.rendering.scales import seconds, three_digits
 
 LATENCIES: Final = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
@@ -45,6 +46,7 @@ def lines_table(
     retries: bool = False,
     intro: str = "",
     names: Literal["fold", "right"] = "fold",
+    printed_title: str = "",
 ) -> Table:
     """Return a table with a row for each line: counts, rate and latencies. `kind` is the heading of the names.
 
@@ -59,7 +61,8 @@ def lines_table(
             Row(name, [*counts, f"{line.rate_per_s:,.1f}", *latency_cells(line)], bool(total) and name == total)
         )
     headings = [kind, *counted_names, "rate/s", *LATENCIES]
-    return Table(title, headings, rows, intro, names=names, spare=SPARE_LATENCIES, margins="fitting")
+    table = Table(title, headings, rows, intro, names=names, spare=SPARE_LATENCIES, margins="fitting")
+    return replace(table, printed_title=printed_title)
 
 
 def replicas_tables(measured: Measured) -> list[Table]:
@@ -135,27 +138,35 @@ def figures_of(line: Summary) -> dict[str, float | int | None]:
     return found
 
 
-def errors_table(runs: Sequence[Measured]) -> Table:
-    """List the most frequent failures of all runs, with the server's messages."""
+def failures(runs: Sequence[Measured]) -> list[Section]:
+    """List the most frequent failures of all runs with the server's messages: lines on a terminal, else a table."""
     counts: Counter[tuple[str, str]] = Counter()
     for measured in runs:
         for error in measured.recorder.errors():
             counts[error.line, error.message] += error.count
-    ranked = counts.most_common()
-    rows = [Row(message, [line_title(line), f"{count:,}"]) for (line, message), count in ranked[:_MOST_ROWS]]
-    if hidden := sum(count for _, count in ranked[_MOST_ROWS:]):
-        rows.append(Row(counted(len(ranked) - _MOST_ROWS, "other message"), ["", f"{hidden:,}"]))
-    return Table("Failures", ["message", "line", "requests"], rows)
+    ranked = [(line_title(line), message, count) for (line, message), count in counts.most_common()]
+    lines = [f"{count:,} x {line}: {message}" for line, message, count in ranked[:_MOST_PRINTED]]
+    if others := ranked[_MOST_PRINTED:]:
+        lines.append(f"{sum(each[2] for each in others):,} x {counted(len(others), 'other kind')} of error")
+    rows = [Row(message, [line, f"{count:,}"]) for line, message, count in ranked[:_MOST_ROWS]]
+    if others := ranked[_MOST_ROWS:]:
+        hidden = f"{sum(each[2] for each in others):,}"
+        rows.append(Row(counted(len(others), "other message"), ["", hidden]))
+    table = Table("Failures", ["message", "line", "requests"], rows, on="page")
+    return [Remark(lines, on="terminal"), table]
 
 
-def printed_errors(measured: Measured) -> list[Text]:
-    errors = measured.recorder.errors()
-    shown, hidden = errors[:_MOST_PRINTED], errors[_MOST_PRINTED:]
-    lines = [Text(f"  {error.count:,} x {line_title(error.line)}: {error.message}") for error in shown]
-    if hidden:
-        count = sum(error.count for error in hidden)
-        lines.append(Text(f"  {count:,} x {counted(len(hidden), 'other kind')} of error", folds=True))
-    return lines
+def gate_row(result: GateResult) -> Row:
+    """Return the row of a gate in a table of checks."""
+    marks = {"passed": "✓ passed", "failed": "✗ failed"}
+    figure = f"{result.gate.show(result.figure)}{f'; {result.shortfall}' if result.shortfall else ''}"
+    good = None if result.shortfall else not result.failed
+    return Row(result.condition, [figure, marks.get(result.outcome, result.outcome)], good=good)
+
+
+def verdict_lines(gates: Iterable[GateResult], notes: Iterable[str]) -> Remark:
+    """Return the gates and the notes, as lines on a terminal. A page has tables and the reasons of its headline."""
+    return Remark([*map(str, gates), *(f"note: {note}" for note in notes)], on="terminal")
 
 
 def most_frequent(measured: Measured) -> list[str]:

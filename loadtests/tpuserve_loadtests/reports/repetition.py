@@ -13,10 +13,9 @@ from tpuserve_loadtests.rendering.report import (
     Document,
     Headline,
     Page,
-    Printed,
+    Remark,
     Report,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second
@@ -36,7 +35,6 @@ def repetition_report(outcome: RepetitionOutcome, settings: Mapping[str, str]) -
         exit_code=outcome.exit_code,
         cases=outcome.cases,
         statement=costs.added_to(outcome.statement, outcome.spending),
-        printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
         rows=lambda: [
@@ -75,23 +73,6 @@ def _document(outcome: RepetitionOutcome) -> Document:
     }
 
 
-def _printed(outcome: RepetitionOutcome) -> list[Printed]:
-    first = outcome.runs[0]
-    rows = f"{first.rows:.3g} row{'' if first.rows == 1 else 's'} a request"
-    runs = f"{counted(len(outcome.runs), 'run')} of {first.measured.span_s:.1f} s, {first.measured.load}"
-    table = _table(outcome, f"{first.model}: {runs}, {rows}", wrong=bool(first.total.checked))
-    intervals = [(name, interval) for name, interval in outcome.intervals.items() if interval is not None]
-    return [
-        Text(_headline(outcome).sentence, folds=True),
-        table,
-        *(Text(f"  {name}: {describe_interval(name, interval)}") for name, interval in intervals),
-        *(error for run in outcome.runs for error in figures.printed_errors(run.measured)),
-        *servers.printed(outcome.watched),
-        *costs.printed(outcome.spending),
-        *(Text(f"  {line}") for line in (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))),
-    ]
-
-
 def _page(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Page:
     runs = outcome.measured
     merged = LatencyHistogram.merged(measured.total.histogram for measured in runs)
@@ -103,14 +84,19 @@ def _page(outcome: RepetitionOutcome, settings: Mapping[str, str]) -> Page:
         tiles=_tiles(outcome),
         sections=[
             Charts("Runs", [_runs_chart(outcome, name) for name in dict.fromkeys((outcome.settling.figure, *FIGURES))]),
-            _table(outcome, "Figures", _INTERVALS),
+            _table(outcome),
+            Remark(
+                [f"{name}: {describe_interval(name, each)}" for name, each in outcome.intervals.items() if each],
+                on="terminal",
+            ),
             Charts(
                 "Latency of all runs",
                 [charts.percentile_chart({"total": merged}), charts.histogram_chart({"requests": merged})],
             ),
-            servers.section(outcome.watched),
-            costs.section("rate", [(MEDIAN, outcome.spending)]),
-            figures.errors_table(runs),
+            *figures.failures(runs),
+            *servers.sections(outcome.watched),
+            *costs.sections("rate", [(MEDIAN, outcome.spending)], outcome.spending),
+            figures.verdict_lines(outcome.gates, outcome.notes),
         ],
         settings={**figures.describe_load(runs[0]), "Runs": f"{len(runs)}, {repeated}", **settings},
     )
@@ -149,10 +135,20 @@ def _tiles(outcome: RepetitionOutcome) -> list[Tile]:
     ] + costs.tiles(outcome.spending)
 
 
-def _table(outcome: RepetitionOutcome, title: str, intro: str = "", *, wrong: bool = False) -> Table:
-    runs = [(str(number), run.total) for number, run in enumerate(outcome.runs, start=1)]
-    lines = [*runs, (MEDIAN, outcome.median)]
-    return figures.lines_table(title, "run", lines, total=MEDIAN, wrong=wrong, intro=intro, names="right")
+def _table(outcome: RepetitionOutcome) -> Table:
+    first = outcome.runs[0]
+    rows = f"{first.rows:.3g} row{'' if first.rows == 1 else 's'} a request"
+    runs = f"{counted(len(outcome.runs), 'run')} of {first.measured.span_s:.1f} s, {first.measured.load}"
+    return figures.lines_table(
+        "Figures",
+        "run",
+        [*((str(number), run.total) for number, run in enumerate(outcome.runs, start=1)), (MEDIAN, outcome.median)],
+        total=MEDIAN,
+        wrong=bool(first.total.checked),
+        intro=_INTERVALS,
+        names="right",
+        printed_title=f"{first.model}: {runs}, {rows}",
+    )
 
 
 def _runs_chart(outcome: RepetitionOutcome, name: str) -> Chart | None:

@@ -20,7 +20,6 @@ from tpuserve_loadtests.rendering.report import (
     Report,
     Row,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import seconds
@@ -60,7 +59,7 @@ def rollout_report(outcome: RolloutOutcome, planned: Sequence[str], settings: Ma
             *(Case(f"replica {state.address}", state.lacks) for state in outcome.replicas),
         ],
         statement=outcome.statement,
-        printed=lambda: [Text(outcome.statement)],
+        terse=True,
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
     )
@@ -111,6 +110,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
         title=f"{what}: {outcome.model}, version {outcome.live} to {outcome.new}",
         origin=_origin(outcome),
         headline=_headline(outcome),
+        opening=outcome.statement,
         tiles=_tiles(outcome),
         sections=[
             Table("Steps", ["step", "start (UTC)", "duration", "outcome"], _steps(outcome, anchors)),
@@ -119,7 +119,7 @@ def _page(outcome: RolloutOutcome, settings: Mapping[str, str]) -> Page:
             Table(outcome.wording.title, [*outcome.wording.columns], _labels(outcome), words=True),
             Table("Replicas", ["replica", "configuration", "labels", "state"], _replicas(outcome), words=True),
             *groups,
-            figures.errors_table(_runs(outcome)),
+            *figures.failures(_runs(outcome)),
         ],
         settings=settings,
     )

@@ -1,6 +1,6 @@
 """The report of one run, and its verdict in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -17,11 +17,10 @@ from tpuserve_loadtests.rendering.report import (
     Document,
     Headline,
     Page,
-    Printed,
+    Remark,
     Report,
     Row,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second, percent
@@ -40,7 +39,6 @@ def run_report(outcome: RunOutcome, settings: Mapping[str, str]) -> Report:
         exit_code=outcome.exit_code,
         cases=outcome.cases,
         statement=costs.added_to(run_headline(outcome).sentence, outcome.spending),
-        printed=lambda: _printed(outcome),
         document=lambda: run_document(outcome),
         page=lambda: _page(outcome, settings),
         rows=lambda: figures.window_rows(outcome.measured),
@@ -92,33 +90,27 @@ def _think_time(load: Load) -> dict[str, float | str] | None:
     return {"mean_s": load.think.mean_s, "distribution": "exponential" if load.think.is_exponential else "constant"}
 
 
-def _printed(outcome: RunOutcome) -> list[Printed]:
-    total = outcome.total
-    bound = (
-        f"  p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence" if total.p99_bound_ms is not None else ""
-    )
-    good = f"  goodput: {per_second(goodput.rate_per_s)} {goodput.limit}" if (goodput := outcome.goodput) else ""
-    details = [f"  {checks}" if (checks := _checks(total)) else "", bound, good]
-    lines = (*map(str, outcome.gates), *(f"note: {note}" for note in outcome.notes))
-    return [
-        Text(run_headline(outcome).sentence, folds=True),
-        _table(outcome),
-        *figures.replicas_tables(outcome.measured),
-        *figures.tokens_tables(outcome.measured),
-        *figures.printed_errors(outcome.measured),
-        *(Text(text, folds=True) for text in details if text),
-        *servers.printed(outcome.watched),
-        *costs.printed(outcome.spending),
-        *(Text(f"  {line}") for line in lines),
-    ]
-
-
 def _table(outcome: RunOutcome) -> Table:
     measured, total = outcome.measured, outcome.total
     rows = f", {outcome.rows:.3g} row{'' if outcome.rows == 1 else 's'} a request" if outcome.rows else ""
     warm_up = f", after {measured.load.warm_up_s:.3g} s of warm-up" if measured.load.warm_up_s else ""
-    title = f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}{rows}{warm_up}"
-    return _lines(outcome, title, [*measured.lines(), total])
+    return figures.lines_table(
+        f"By {outcome.line_kind}",
+        outcome.line_kind,
+        [(figures.line_title(line.name), line) for line in [*measured.lines(), total]],
+        total=figures.line_title(total.name),
+        wrong=bool(total.checked or total.wrong),
+        retries=bool(total.retries),
+        printed_title=f"{outcome.model}: {measured.span_s:.1f} s, {measured.load}{rows}{warm_up}",
+    )
+
+
+def _details(outcome: RunOutcome) -> list[str]:
+    """Return the figures of the checks and the tiles that a terminal shows below the table."""
+    total, goodput = outcome.total, outcome.goodput
+    bound = "" if total.p99_bound_ms is None else f"p99 is at most {total.p99_bound_ms:.2f} ms, at 99 % confidence"
+    good = f"goodput: {per_second(goodput.rate_per_s)} {goodput.limit}" if goodput else ""
+    return [line for line in (_checks(total), bound, good) if line]
 
 
 def _checks(total: Summary) -> str:
@@ -135,7 +127,7 @@ def _checks(total: Summary) -> str:
 
 def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
     measured = outcome.measured
-    load, server, lines = measured.load, outcome.watched.server, measured.lines()
+    load, server = measured.load, outcome.watched.server
     return Page(
         title=f"Load test of {outcome.model}",
         origin=figures.describe_origin([measured]),
@@ -145,14 +137,16 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             checks_table(outcome),
             charts.timeline_section(timeline(measured), load.seconds, _offered(load), measured.stopped),
             Charts("Latency", _latencies(outcome), _FROM_DUE if load.is_open else ""),
-            servers.section(outcome.watched),
-            servers.timeline(server, load.seconds),
-            servers.process_timeline(outcome.watched.use, load.seconds),
-            costs.section("load", [(str(load), outcome.spending)]),
-            _lines(outcome, f"By {outcome.line_kind}", [*lines, *([outcome.total] if len(lines) > 1 else [])]),
+            _table(outcome),
             *figures.replicas_tables(measured),
             *figures.tokens_tables(measured),
-            figures.errors_table([measured]),
+            *figures.failures([measured]),
+            Remark(_details(outcome), on="terminal"),
+            *servers.sections(outcome.watched),
+            servers.timeline(server, load.seconds),
+            servers.process_timeline(outcome.watched.use, load.seconds),
+            *costs.sections("load", [(str(load), outcome.spending)], outcome.spending),
+            figures.verdict_lines(outcome.gates, outcome.notes),
         ],
         settings={**figures.describe_load(measured), **settings},
     )
@@ -175,18 +169,6 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
         ),
         *costs.tiles(outcome.spending),
     ]
-
-
-def _lines(outcome: RunOutcome, title: str, lines: Sequence[Summary]) -> Table:
-    total = outcome.total
-    return figures.lines_table(
-        title,
-        outcome.line_kind,
-        [(figures.line_title(line.name), line) for line in lines],
-        total=figures.line_title(total.name),
-        wrong=bool(total.checked or total.wrong),
-        retries=bool(total.retries),
-    )
 
 
 def _latencies(outcome: RunOutcome) -> list[Chart | None]:
@@ -284,7 +266,7 @@ def checks_table(outcome: RunOutcome) -> Table:
     values = total.wrong - total.malformed
     compared = f"{values:,} of {total.checked:,}"
     rows = [
-        *(_gate(result) for result in outcome.gates),
+        *map(figures.gate_row, outcome.gates),
         _check(
             "Request failures",
             f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
@@ -299,14 +281,7 @@ def checks_table(outcome: RunOutcome) -> Table:
         ),
         Row("Stability", ["median latency and rate within 10 %", settled], good=measured.stable or None),
     ]
-    return Table("Checks", ["check", "figure", "outcome"], rows)
-
-
-def _gate(result: GateResult) -> Row:
-    marks = {"passed": "✓ passed", "failed": "✗ failed"}
-    figure = f"{result.gate.show(result.figure)}{f'; {result.shortfall}' if result.shortfall else ''}"
-    good = None if result.shortfall else not result.failed
-    return Row(result.condition, [figure, marks.get(result.outcome, result.outcome)], good=good)
+    return Table("Checks", ["check", "figure", "outcome"], rows, on="page")
 
 
 def _check(name: str, figure: str, passed: bool) -> Row:

@@ -1,7 +1,7 @@
 """The report of a search: the rates that held the objective, the rates that did not, and the result."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GATE, EXIT_GENERATOR, EXIT_INTERRUPTED
@@ -15,12 +15,11 @@ from tpuserve_loadtests.rendering.report import (
     Document,
     Headline,
     Page,
-    Printed,
+    Remark,
     Report,
     Row,
     Section,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import Linear, latency_scale, three_digits
@@ -43,11 +42,6 @@ def search_report(
         exit_code=searched.exit_code or (0 if found and found.best else EXIT_GATE),
         cases=search_cases(searched, objectives),
         statement=costs.added_to(searched.statement, searched.spending),
-        printed=lambda: [
-            Text(searched.statement),
-            *printed_search(searched),
-            *costs.printed(searched.spending),
-        ],
         document=lambda: {
             "model": model,
             "objectives": [str(objective) for objective in objectives],
@@ -104,24 +98,23 @@ def search_document(searched: Searched) -> dict[str, Document]:
     }
 
 
-def printed_search(searched: Searched, known_note: str = "") -> list[Printed]:
-    """List the time breakdown, the bottleneck and the notes, except the note `known_note`."""
+def server_sections(kind: str, searched: Searched, known_note: str = "") -> list[Section]:
+    """Return the time breakdown, the bottleneck and the notes, except the note `known_note`."""
     found, seen = searched.found, searched.servers
-    lines = (seen.bottleneck(found), *(f"note: {note}" for note in seen.notes(found, known_note)))
-    return [servers.printed_table("load", seen.rows(found)), *(Text(f"  {line}") for line in lines if line)]
+    bottleneck, notes = seen.bottleneck(found), seen.notes(found, known_note)
+    lines = [*([bottleneck] if bottleneck else []), *(f"note: {note}" for note in notes)]
+    return [servers.table(kind, seen.rows(found)), Remark(lines)]
 
 
 def _page(model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
-    found, seen = searched.found, searched.servers
     wanted = " and ".join(map(str, objectives))
-    headline = search_headline(searched)
     trials = zip(searched.probes, searched.spendings, strict=True)
     held = [(_rate(probe.rate_per_s), spending) for (probe, _), spending in trials if spending is not None]
-    notes = filter(None, (seen.bottleneck(found), *seen.notes(found)))
     return Page(
         title=f"Highest rate of {model} within {wanted}",
         origin=figures.describe_origin(searched.runs),
-        headline=replace(headline, reasons=[*headline.reasons, *notes]),
+        headline=search_headline(searched),
+        opening=searched.statement,
         tiles=[
             *_tiles(searched, wanted),
             *_alone_tiles(searched, objectives),
@@ -129,9 +122,9 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
         ],
         sections=[
             *tries_sections(searched, objectives),
-            servers.table("load", seen.rows(found)),
-            costs.section("rate", held),
-            figures.errors_table(searched.runs),
+            *server_sections("load", searched),
+            *costs.sections("rate", held, searched.spending),
+            *figures.failures(searched.runs),
         ],
         settings={"Objective": wanted, **settings},
     )
@@ -155,7 +148,7 @@ def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[
         )
         for probe, measured in searched.probes
     ]
-    return [Charts("Trials by rate", [*by_rate, around]), Table("Trials", headings, rows, _REASONS)]
+    return [Charts("Trials by rate", [*by_rate, around]), Table("Trials", headings, rows, _REASONS, on="page")]
 
 
 def search_headline(searched: Searched) -> Headline:

@@ -20,7 +20,7 @@ from tpuserve_loadtests.monitoring.watched import (
     server_columns,
 )
 from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Key, Numbers, TimeAxis
-from tpuserve_loadtests.rendering.report import Charts, Printed, Remark, Row, Share, Shares, Table, Text
+from tpuserve_loadtests.rendering.report import Charts, Remark, Row, Section, Table
 from tpuserve_loadtests.rendering.scales import MIB, Linear, Named, milliseconds, percent, three_digits
 from tpuserve_loadtests.reports import charts
 
@@ -34,23 +34,17 @@ _LEAST_MOMENTS: Final = 3
 _OneMoment = TypeVar("_OneMoment", bound=Moment | ProcessMoment)
 
 
-def section(watched: Watched) -> Shares | Remark:
-    """Return the time breakdown, or a remark with the reason if the server reports no metrics."""
+def sections(watched: Watched) -> list[Section]:
+    """Return the time breakdown, the server's activity and its processes, as far as they are known.
+
+    Without metrics, a page has the reason. On a terminal, it is among the notes of the run.
+    """
     server, note = watched.server, watched.note[:1].upper() + watched.note[1:]
-    processes = process_lines(watched.use)
-    if server is None and not processes:
-        return Remark([note] if note else [], "Server metrics")
-    shares = [Share(part.name, part.share, milliseconds(part.mean_ms)) for part in watched.parts]
-    facts = ([note] if note else []) if server is None else server_lines(server)
-    return Shares(_WHERE if shares else "Server activity", shares, [*facts, *processes])
-
-
-def printed(watched: Watched) -> list[Printed]:
-    """List the time breakdown, if known, the server's activity and its processes, as far as they are known."""
-    server = watched.server
     table = [_table(server, watched.parts)] if server is not None and watched.parts else []
     lines = [] if server is None else [f"server: {line}" for line in server_lines(server)]
-    return [*table, *(Text(f"  {line}") for line in (*lines, *process_lines(watched.use)))]
+    lines += process_lines(watched.use)
+    reason = [Remark([note], "Server metrics", on="page")] if server is None and note else []
+    return [*table, Remark(lines, "Server activity"), *reason]
 
 
 def process_lines(use: ProcessUse | None) -> list[str]:
@@ -155,8 +149,9 @@ def _table(server: ServerSide, parts: tuple[Part, ...]) -> Table:
     rows = []
     for part in parts:
         phase = server.phase(_PHASES.get(part.name, ""))
-        rows.append(Row(part.name, [f"{part.mean_ms:.2f}", f"{100 * part.share:.0f} %", *_percentiles(phase)]))
-    total = Row("latency", [f"{sum(part.mean_ms for part in parts):.2f}"], is_total=True)
+        cells = [f"{part.mean_ms:.2f}", f"{100 * part.share:.0f} %", *_percentiles(phase)]
+        rows.append(Row(part.name, cells, share=part.share))
+    total = Row("latency", [f"{sum(part.mean_ms for part in parts):.2f}", "", "", ""], is_total=True)
     return Table(_WHERE, ["part", "mean ms", "share", "p50 ms", "p99 ms"], [*rows, total])
 
 
@@ -180,17 +175,17 @@ _BAR_WIDTH: Final = 0.7
 
 
 def table(kind: str, rows: Rows) -> Table:
-    """Return a table with a row for each run. `kind` is the heading of the names. Without metrics, it has no rows."""
+    """Return a table with a row for each run. `kind` is the heading of the names. Without metrics, it has no rows.
+
+    On a terminal, its title has the units.
+    """
     columns = server_columns([watched for _, watched in rows])
     cells = [Row(name, [column.cell(watched) for column in columns]) for name, watched in rows]
     spare = [column.heading for column in columns if column.spare]
     headings = [kind, *(column.heading for column in columns)]
-    return Table(_WHERE, headings, cells if columns else [], _WHAT, names="right", spare=spare, margins="fitting")
-
-
-def printed_table(kind: str, rows: Rows) -> Table:
-    """Return the table for a terminal, whose title has the units."""
-    return replace(table(kind, rows), title=_TITLE)
+    rows_shown = cells if columns else []
+    table = Table(_WHERE, headings, rows_shown, _WHAT, names="right", spare=spare, margins="fitting")
+    return replace(table, printed_title=_TITLE)
 
 
 def load_charts(kind: str, rows: Rows) -> Charts | None:

@@ -1,7 +1,7 @@
 """The report of a soak: the trend of each figure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 from tpuserve_formats.counted import counted
@@ -26,12 +26,11 @@ from tpuserve_loadtests.rendering.report import (
     Document,
     Headline,
     Page,
-    Printed,
+    Remark,
     Report,
     Row,
     Section,
     Table,
-    Text,
     Tile,
 )
 from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, percent, seconds
@@ -56,7 +55,6 @@ def soak_report(outcome: SoakOutcome, settings: Mapping[str, str]) -> Report:
         exit_code=outcome.exit_code,
         cases=outcome.cases,
         statement=costs.added_to(soak_headline(outcome).sentence, outcome.run.spending),
-        printed=lambda: _printed(outcome),
         document=lambda: _document(outcome),
         page=lambda: _page(outcome, settings),
         rows=lambda: _segment_rows(outcome),
@@ -112,27 +110,17 @@ def _segment_rows(outcome: SoakOutcome) -> list[Cells]:
     return [{"time": f"{began_at + segment.start_s:.3f}", **segment_document(segment)} for segment in outcome.segments]
 
 
-def _printed(outcome: SoakOutcome) -> list[Printed]:
+def _trends(outcome: SoakOutcome) -> Table:
     run = outcome.run
     span = f"{len(outcome.segments)} of {outcome.planned} segments, {counted(run.total.requests, 'request')}"
-    lines = (*map(str, run.gates), *(f"note: {note}" for note in outcome.notes))
-    return [
-        Text(soak_headline(outcome).sentence, folds=True),
-        replace(_trends(outcome, f"{run.model}: {run.measured.load}, {span}"), names="left"),
-        Text(f"  {_total_line(run.total)}"),
-        *costs.printed(run.spending),
-        *figures.printed_errors(run.measured),
-        *(Text(f"  {line}") for line in lines),
-    ]
-
-
-def _trends(outcome: SoakOutcome, title: str) -> Table:
+    title = f"{run.model}: {run.measured.load}, {span}"
     hours = shown_hours(outcome)
     change = "change per hour" if hours == 1 else "change"
     cells = [drift_cells(drift, hours) for drift in outcome.drifts]
     good = [_NEWS.get(drift.course) for drift in outcome.drifts]
     rows = [Row(name, texts, good=is_good) for (name, *texts), is_good in zip(cells, good, strict=True)]
-    return Table(title, ["figure", "median", change, "interval", "verdict"], rows)
+    headings = ["figure", "median", change, "interval", "verdict"]
+    return Table("Trends", headings, rows, names="left", printed_title=title)
 
 
 def _total_line(total: Summary) -> str:
@@ -149,7 +137,11 @@ def _page(outcome: SoakOutcome, settings: Mapping[str, str]) -> Page:
         origin=figures.describe_origin([measured]),
         headline=soak_headline(outcome),
         tiles=_tiles(outcome),
-        sections=[*soak_sections(outcome), figures.errors_table([measured])],
+        sections=[
+            *soak_sections(outcome),
+            *figures.failures([measured]),
+            figures.verdict_lines(outcome.run.gates, outcome.notes),
+        ],
         settings={**figures.describe_load(measured), "Measured": _span(outcome), **settings},
     )
 
@@ -159,11 +151,12 @@ def soak_sections(outcome: SoakOutcome) -> list[Section]:
     planned_s = outcome.planned * measured.load.seconds
     total = measured.total.histogram
     return [
-        _trends(outcome, "Trends"),
+        _trends(outcome),
+        Remark([_total_line(outcome.run.total)], on="terminal"),
         charts.timeline_section(outcome.segments, planned_s, stopped=measured.stopped, marks=_marks(outcome)),
         Charts("Server", [_memory_chart(outcome.segments, planned_s)]),
         Charts("Latency", [charts.percentile_chart({"total": total}), charts.histogram_chart({"requests": total})]),
-        costs.section("load", [(str(measured.load), outcome.run.spending)]),
+        *costs.sections("load", [(str(measured.load), outcome.run.spending)], outcome.run.spending),
     ]
 
 

@@ -7,13 +7,12 @@ from typing import Any
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import FROM_DUE, RunOutcome
-from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.sweep import Sweep, judge_sweep
 from tpuserve_loadtests.measurement.measured import latencies_ms
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.monitoring.watched import ELSEWHERE, EXECUTION, LATE, NETWORK, QUEUE, Watched, part_ms
 from tpuserve_loadtests.rendering.chart import Axis, Chart, Label, Rule
-from tpuserve_loadtests.rendering.report import Case, Charts, Headline, Page, Printed, Report, Table, Text, Tile
+from tpuserve_loadtests.rendering.report import Case, Charts, Headline, Page, Remark, Report, Table, Tile
 from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second, percent
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
@@ -61,7 +60,6 @@ def sweep_report(steps: Sequence[RunOutcome], settings: Mapping[str, str]) -> Re
         exit_code=sweep.exit_code,
         cases=sweep_cases(steps),
         statement=costs.added_to(_headline(sweep).sentence, sweep.best.spending),
-        printed=lambda: _printed(sweep),
         document=lambda: {"steps": [{**run_document(step), "knee": step is sweep.knee} for step in steps]},
         page=lambda: _page(sweep, settings),
         rows=lambda: [
@@ -96,30 +94,6 @@ def _server(watched: Watched) -> dict[str, Any]:  # values of several types
     }
 
 
-def _printed(sweep: Sweep) -> list[Printed]:
-    steps = sweep.steps
-    first, *others = steps
-    shared = [note for note in _notes_of(first) if others and all(note in _notes_of(step) for step in others)]
-    title = f"{first.model}: {first.measured.load.seconds:g} s each"
-    notes: list[Text] = []
-    for step in steps:
-        own = [note for note in _notes_of(step) if note not in shared]
-        notes += [*figures.printed_errors(step.measured), *(Text(f"  {step.measured.load}: {note}") for note in own)]
-    return [
-        Text(_headline(sweep).sentence, folds=True),
-        _table(steps, title),
-        servers.printed_table("load", [(_name(step), step.watched) for step in steps]),
-        *costs.printed_table("load", _spendings(steps)),
-        *([Text(f"  {sweep.beyond_knee}")] if sweep.beyond_knee else []),
-        *(Text(f"  note: {note}") for note in shared),
-        *notes,
-    ]
-
-
-def _spendings(steps: Sequence[RunOutcome]) -> list[tuple[str, Spending]]:
-    return [(_name(step), step.spending) for step in steps]
-
-
 def _name(step: RunOutcome) -> str:
     offered_per_s = step.measured.load.offered_per_s
     return str(step.measured.load) if offered_per_s is None else f"{offered_per_s:g}/s"
@@ -151,10 +125,12 @@ def _page(sweep: Sweep, settings: Mapping[str, str]) -> Page:
         sections=[
             Charts("Latency by load", latencies),
             servers.load_charts(kind, [(name.removesuffix("/s").split()[0], each) for name, each in watched]),
+            _table(steps),
             servers.table("load", watched),
-            costs.section("load", _spendings(steps)),
-            _with_generator(_table(steps, "Steps"), steps),
-            figures.errors_table(runs),
+            *costs.sections("load", [(_name(step), step.spending) for step in steps]),
+            Remark([sweep.beyond_knee] if sweep.beyond_knee else [], on="terminal"),
+            *figures.failures(runs),
+            figures.verdict_lines([], _notes(steps)),
         ],
         settings={**figures.describe_load(first), "Load": "", **settings},
     )
@@ -192,7 +168,11 @@ def _notes(steps: Sequence[RunOutcome]) -> list[str]:
     for step in steps:
         for note in _notes_of(step):
             loads.setdefault(note, []).append(str(step.measured.load))
-    return [f"{note} ({', '.join(about)})" for note, about in loads.items()]
+    are_several = len(steps) > 1
+    return [
+        note if are_several and len(about) == len(steps) else f"{', '.join(about)}: {note}"
+        for note, about in loads.items()
+    ]
 
 
 def _tiles(sweep: Sweep) -> list[Tile]:
@@ -215,17 +195,17 @@ def _tiles(sweep: Sweep) -> list[Tile]:
     ]
 
 
-def _table(steps: Sequence[RunOutcome], title: str) -> Table:
-    return figures.lines_table(title, "load", [(str(step.measured.load), step.total) for step in steps], names="right")
-
-
-def _with_generator(table: Table, steps: Sequence[RunOutcome]) -> Table:
+def _table(steps: Sequence[RunOutcome]) -> Table:
+    lines = [(str(step.measured.load), step.total) for step in steps]
+    title = f"{steps[0].model}: {steps[0].measured.load.seconds:g} s each"
+    table = figures.lines_table("Steps", "load", lines, names="right", printed_title=title)
     trusted = [step.generator.trusted for step in steps]
     rows = [
         replace(row, cells=[*row.cells, "✓ kept up" if is_trusted else "✗ the limit"], good=is_trusted)
         for row, is_trusted in zip(table.rows, trusted, strict=True)
     ]
-    return replace(table, headings=[*table.headings, "generator"], rows=rows)
+    spare = [*table.spare, "generator"]
+    return replace(table, headings=[*table.headings, "generator"], rows=rows, spare=spare)
 
 
 def _histograms(steps: Sequence[RunOutcome]) -> dict[str, LatencyHistogram]:
