@@ -20,13 +20,14 @@ def recorded_run(
     lines: tuple[str, ...] = ("grpc", "rest"),
     failures: dict[str, int] | None = None,
     wrong: int = 0,
+    unparsed: int = 0,
     seconds: float | None = None,
     seed: int = 0,
 ) -> Measured:
     """Return a run with log-normal latencies, stopped after `seconds` if given.
 
     `failures` counts failures at the end by message. `wrong` adds failed comparisons, and then all responses are
-    compared.
+    compared. The last `unparsed` responses were not parsed in full.
     """
     random = np.random.default_rng(seed)
     recorder = Recorder(lines, load)
@@ -36,8 +37,9 @@ def recorded_run(
     latencies_s = random.lognormal(np.log(median_ms / 1000), 0.5, len(due_s))
     for number, (due, latency) in enumerate(zip(due_s.tolist(), latencies_s.tolist(), strict=True)):
         recorder.record_lag(due, 0.0002)
-        compared = 0 < wrong <= len(due_s) - 1 - number
-        recorder.record(lines[number % len(lines)], due, due + latency, None, Delivery(compared=compared))
+        left = len(due_s) - 1 - number
+        delivery = Delivery(compared=0 < wrong <= left, unparsed=left < unparsed)
+        recorder.record(lines[number % len(lines)], due, due + latency, None, delivery)
     for number, message in enumerate(message for message, count in (failures or {}).items() for _ in range(count)):
         recorder.record(lines[0], due_s[-1 - number], due_s[-1 - number], message)
     for due in due_s[len(due_s) - wrong :].tolist():

@@ -12,7 +12,7 @@ from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.rendering.report import Headline
 from tpuserve_loadtests.rendering.terminal import print_sections
-from tpuserve_loadtests.reports.run import run_document, run_report
+from tpuserve_loadtests.reports.run import checks_table, run_document, run_report
 
 
 def gates(*texts: str) -> tuple[Threshold, ...]:
@@ -72,6 +72,18 @@ def test_goodput_is_the_rate_of_the_responses_within_the_lowest_objective() -> N
     ]
     without = judge_run(measured, Rules(gates("error_rate>1%")), model="m", rows=1)
     assert run_document(without)["goodput"] is None
+
+
+def test_report_states_the_share_of_responses_that_were_parsed() -> None:
+    measured = recorded_run(open_load(300), unparsed=600)
+    outcome = judge_run(measured, model="m", rows=1)
+    note = "75 % of the responses were parsed in full; of the others, the text outside of the numbers was compared"
+    assert note in outcome.notes
+    assert run_document(outcome)["parsed_share"] == 0.75
+    assert run_document(outcome)["total"]["unparsed"] == 600
+    (form,) = [row for row in checks_table(outcome).rows if row.name == "Response form"]
+    assert form.cells == ["0 wrong; 75 % parsed in full", "✓ passed"]
+    assert judge_run(run(), model="m", rows=1).measured.parsed_note == ""
 
 
 def test_the_table_has_p95_and_p99_9_and_fits_a_terminal() -> None:

@@ -220,6 +220,8 @@ class RunOutcome:
             notes.append(UNSETTLED)
         if measured.start_note:
             notes.append(measured.start_note)
+        if measured.parsed_note:
+            notes.append(measured.parsed_note)
         if measured.load.is_open:
             notes.append(FROM_DUE)
         notes += _uneven_replicas(measured)

@@ -122,6 +122,20 @@ class Measured:
         change = f"mean {means[0]:.3g} ms, then {means[1]:.3g} ms"
         return f"{span} differ ({change}); gates on percentiles and the mean omit them"
 
+    @property
+    def parsed_share(self) -> float:
+        """The share of responses that the form check parsed in full, 1 without responses."""
+        responses = self.total.requests - self.total.failures + self.total.wrong
+        return 1 - self.total.unparsed / responses if responses else 1.0
+
+    @property
+    def parsed_note(self) -> str:
+        """The note on responses that were not parsed in full, or an empty string."""
+        if not self.total.unparsed:
+            return ""
+        share = f"{100 * self.parsed_share:.3g} % of the responses were parsed in full"
+        return f"{share}; of the others, the text outside of the numbers was compared"
+
     @staticmethod
     def _merged(windows: Sequence[Window]) -> Tally:
         merged = Tally()

@@ -24,7 +24,7 @@ class Summary:
 
     `p99_bound_ms` is the upper limit of p99 with 99 % confidence, or None for too few requests. `checked` counts
     responses whose values were compared with golden answers. `wrong` responses are included in the failures, and those
-    with a wrong form, `malformed`, are included in them.
+    with a wrong form, `malformed`, are included in them. `unparsed` is as in Delivery.
     """
 
     name: str
@@ -41,9 +41,12 @@ class Summary:
     checked: int = 0
     wrong: int = 0
     malformed: int = 0
+    unparsed: int = 0
     retries: int = 0
 
 
+# The counts of a tally, which are fields of Summary, too.
+_COUNTS: Final = ("requests", "failures", "checked", "wrong", "malformed", "unparsed", "retries")
 # Series of streamed responses: the time to the first token, and the time between tokens.
 TTFT: Final = "ttft"
 ITL: Final = "itl"
@@ -73,11 +76,8 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.checked = self.wrong = self.malformed = 0
-        self.unparsed = 0
-        self.retries = 0
+        self.requests = self.failures = self.retries = 0
+        self.checked = self.wrong = self.malformed = self.unparsed = 0
         # Further latencies by name: TTFT and ITL of streamed responses.
         self.series: dict[str, LatencyHistogram] = {}
         self.histogram = LatencyHistogram()
@@ -116,15 +116,10 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Merge another tally into this one. The percentiles equal those of a single tally of all requests."""
-        self.requests += other.requests
-        self.failures += other.failures
-        self.checked += other.checked
-        self.wrong += other.wrong
-        self.unparsed += other.unparsed
-        self.retries += other.retries
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, histogram in other.series.items():
             self.series.setdefault(name, LatencyHistogram()).add(histogram)
-        self.malformed += other.malformed
         self.histogram.add(other.histogram)
 
     def percentile_ms(self, percent: float) -> float | None:
@@ -143,8 +138,6 @@ class Tally:
     def summary(self, name: str, rate_per_s: float) -> Summary:
         return Summary(
             name=name,
-            requests=self.requests,
-            failures=self.failures,
             rate_per_s=rate_per_s,
             p50_ms=self.percentile_ms(50),
             p90_ms=self.percentile_ms(90),
@@ -153,19 +146,13 @@ class Tally:
             p99_9_ms=self.percentile_ms(99.9),
             p99_bound_ms=_ms(upper_bound_us(self.histogram, 99, self.failures)),
             max_ms=_ms(self.histogram.max_us or None),
-            checked=self.checked,
-            wrong=self.wrong,
-            retries=self.retries,
-            malformed=self.malformed,
+            **self._counts(),
         )
 
     def to_wire(self) -> dict[str, Any]:  # plain values of several types
         """Return a document for `from_wire`."""
         return {
-            "requests": self.requests,
-            "failures": self.failures,
-            "checks": [self.checked, self.wrong, self.malformed, self.unparsed],
-            "retries": self.retries,
+            **self._counts(),
             "series": {name: [each.encode(), each.max_us] for name, each in self.series.items()},
             "histogram": self.histogram.encode(),
             "max_us": self.histogram.max_us,
@@ -175,12 +162,14 @@ class Tally:
     def from_wire(cls, document: dict[str, Any]) -> "Tally":
         """Return the tally that `to_wire` encoded."""
         tally = cls()
-        tally.requests, tally.failures = document["requests"], document["failures"]
-        tally.checked, tally.wrong, tally.malformed, tally.unparsed = document["checks"]
-        tally.retries = document["retries"]
+        for name in _COUNTS:
+            setattr(tally, name, document[name])
         tally.series = {name: LatencyHistogram.decode(*each) for name, each in document["series"].items()}
         tally.histogram = LatencyHistogram.decode(document["histogram"], document["max_us"])
         return tally
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in _COUNTS}
 
 
 def _ms(latency_us: int | None) -> float | None:

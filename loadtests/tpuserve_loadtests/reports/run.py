@@ -70,6 +70,7 @@ def run_document(outcome: RunOutcome) -> dict[str, Document]:
         "goodput": asdict(outcome.goodput) if outcome.goodput else None,
         "error_rate": measured.error_rate,
         "wrong_rate": measured.wrong_rate,
+        "parsed_share": measured.parsed_share,
         "stable": measured.stable,
         "slow_start_s": measured.slow_start_s,
         "generator": {"trusted": outcome.generator.trusted, **asdict(outcome.generator)},
@@ -265,6 +266,7 @@ def checks_table(outcome: RunOutcome) -> Table:
     total = outcome.total
     values = total.wrong - total.malformed
     compared = f"{values:,} of {total.checked:,}"
+    form = f"{total.malformed:,} wrong; {percent(measured.parsed_share)} parsed in full"
     rows = [
         *map(figures.gate_row, outcome.gates),
         _check(
@@ -272,7 +274,7 @@ def checks_table(outcome: RunOutcome) -> Table:
             f"{percent(measured.error_rate)} failed" if measured.total.requests else "no request was sent",
             outcome.all_completed,
         ),
-        *([_check("Response form", f"{total.malformed:,} wrong", outcome.all_correct)] if total.malformed else []),
+        *([_check("Response form", form, outcome.all_correct)] if total.malformed or total.unparsed else []),
         *([_check("Golden responses", f"{compared} compared were wrong", not values)] if total.checked else []),
         Row(
             "Load generator",
