@@ -1,5 +1,6 @@
 """Tests for `loadtest diff` and for baselines of `run`: comparable results, their verdict, and the folder."""
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
 from tests.loadtests.recorded_runs import open_load, recorded_run
@@ -14,10 +16,18 @@ from tests.support import forked_command
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, EXIT_USAGE
 from tpuserve_loadtests.judgement.run import Rules, judge_run
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.monitoring.server_side import Seen
+from tpuserve_loadtests.monitoring.watched import Watched
+from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.rendering.result_file import PARTS, BadResult, ResultFile, result_json
+from tpuserve_loadtests.rendering.terminal import print_report
 from tpuserve_loadtests.reports.diff import diff_report
 from tpuserve_loadtests.reports.run import run_report
+from tpuserve_loadtests.reports.search import search_report
+from tpuserve_loadtests.reports.sweep import sweep_report
 
 _NOW = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)
 
@@ -33,6 +43,13 @@ def diff(folder: Path, a: Measured, b: Measured, models: tuple[str, str] = ("m",
     new = result(folder / "b.json", b, models[1])
     report = diff_report(old, new, Rules(least_effect=0.1, fail_if_unclear=False))
     return report.exit_code, report.statement
+
+
+def printed(report: Report) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_parts_of_a_run_add_up_to_it(tmp_path: Path) -> None:
@@ -74,13 +91,98 @@ def test_other_loads_models_and_lines_are_not_comparable(tmp_path: Path) -> None
     assert "Lines: grpc, rest before, rest now" in diff(tmp_path, run, recorded_run(open_load(100), lines=("rest",)))[1]
 
 
+def sweep_result(path: Path, *runs: Measured) -> ResultFile:
+    report = sweep_report([judge_run(measured, model="m", rows=1) for measured in runs], {})
+    path.write_text(result_json(report, _NOW, _NOW, with_runs=True), encoding="utf-8")
+    return ResultFile.read(path)
+
+
+def test_sweeps_are_compared_by_load(tmp_path: Path) -> None:
+    rates = (500, 1000, 2000)
+    old = sweep_result(tmp_path / "a.json", *(recorded_run(open_load(rate), seed=1) for rate in rates))
+    new = sweep_result(
+        tmp_path / "b.json",
+        recorded_run(open_load(500), seed=2),
+        recorded_run(open_load(1000), 6.0, seed=3),
+        recorded_run(open_load(4000)),
+    )
+    report = diff_report(old, new, Rules(least_effect=0.1, fail_if_unclear=False))
+    assert report.exit_code == EXIT_GATE
+    assert report.statement.startswith("1000 requests/s, constant: B is worse")
+    loads = report.document()["loads"]
+    assert [loads[f"{rate} requests/s, constant"]["verdict"] for rate in (500, 1000)] == ["same", "worse"]
+    (note,) = report.document()["notes"]
+    assert note.endswith("only one result has them: 2000 requests/s, constant, 4000 requests/s, constant")
+    failed = {case.name for case in report.cases if case.problem}
+    assert "1000 requests/s, constant: p50 of B is not worse" in failed
+    assert not any(name.startswith("500 ") for name in failed)
+    text = printed(report)
+    assert [line.split("│")[1:-1:7] for line in text.splitlines() if "requests/s, constant │" in line]
+    assert diff_report(old, old, Rules(least_effect=0.1)).exit_code == 0
+    other = sweep_result(tmp_path / "c.json", recorded_run(open_load(50)))
+    assert diff_report(old, other, Rules()).exit_code == EXIT_EVIDENCE
+
+
+def search_result(path: Path, best: float | None, ceiling: float | None) -> ResultFile:
+    probes = [
+        Probe(rate, outcome, "late")
+        for rate, outcome in ((best, Outcome.HOLDS), (ceiling, Outcome.FAILS))
+        if rate is not None
+    ]
+    found = Found(*(next((each for each in probes if each.rate_per_s == rate), None) for rate in (best, ceiling)))
+    tries = [(probe, recorded_run(open_load(100))) for probe in probes]
+    servers = SearchServers(probes=[(probe, Watched.of(measured, Seen())) for probe, measured in tries])
+    report = search_report("m", Searched(found, tries, servers), [Threshold.parse("p99<=20ms")], {})
+    path.write_text(result_json(report, _NOW, _NOW, with_runs=True), encoding="utf-8")
+    return ResultFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "code", "verdict"),
+    [
+        ((1000, 1020), (1000, 1020), 0, "same"),
+        ((1000, 1020), (1040, 1060), 0, "same"),
+        ((1000, 1020), (800, 820), EXIT_GATE, "worse"),
+        ((1000, 1020), (None, 50), EXIT_GATE, "worse"),
+        ((1000, 1020), (1300, None), 0, "better"),
+        ((1000, 2000), (1000, 2000), EXIT_EVIDENCE, "unclear"),
+        ((None, 50), (None, 50), EXIT_EVIDENCE, "unclear"),
+    ],
+)
+def test_searches_are_compared_by_the_rate_that_they_found(
+    before: tuple[float | None, float | None],
+    now: tuple[float | None, float | None],
+    code: int,
+    verdict: str,
+    tmp_path: Path,
+) -> None:
+    old, new = search_result(tmp_path / "a.json", *before), search_result(tmp_path / "b.json", *now)
+    report = diff_report(old, new, Rules(least_effect=0.1))
+    assert (report.exit_code, report.document()["verdict"]) == (code, verdict)
+    assert bool([case for case in report.cases if case.problem or case.error]) == bool(code)
+    assert f"A {before[0] or 0:,.1f}/s, B {now[0] or 0:,.1f}/s, ratio " in report.statement
+
+
+def test_a_sweep_is_not_comparable_with_a_run(tmp_path: Path) -> None:
+    run = recorded_run(open_load(500))
+    old, new = result(tmp_path / "a.json", run), sweep_result(tmp_path / "b.json", run)
+    report = diff_report(old, new, Rules())
+    assert report.exit_code == EXIT_EVIDENCE
+    assert "Content: one load before, several loads now" in report.statement
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("not json", "not a JSON file"),
         ('{"total": 1}', "has the schema None"),
         ('{"schema": "tpuserve.loadtest.result/1", "kind": "loadtest"}', "has no runs"),
-        ('{"schema": "tpuserve.loadtest.result/1", "kind": "loadtest sweep", "runs": {"1": {}}}', "has no runs of one"),
+        ('{"schema": "tpuserve.loadtest.result/1", "kind": "rollout", "runs": {"1": {}}}', "has no runs to"),
+        (
+            '{"schema": "tpuserve.loadtest.result/1", "kind": "loadtest search", "runs": {"1": {}}, '
+            '"rate_per_s": null, "problem": "interrupted"}',
+            "a search that did not end: interrupted",
+        ),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str, problem: str) -> None:

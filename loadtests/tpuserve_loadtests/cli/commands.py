@@ -149,8 +149,10 @@ diff = command(
     "diff_command:diff",
     DiffOptions,
     epilog=_DIFF,
-    short_help="Compare two result files of `run` or `soak`.",
-    help="""Compare the results NEW and OLD, which --json-file of `run` or `soak` wrote, by the rules of `compare`.
+    short_help="Compare two result files of `run`, `soak`, `sweep` or `search`.",
+    help="""Compare the results NEW and OLD, which --json-file of `run`, `soak`, `sweep` or `search` wrote.
+
+    Runs and soaks are compared by the rules of `compare`, sweeps by load, and searches by the rate that they found.
 
     The results are comparable if model, requests, load and machine of the load generator are the same. Runs at
     different times differ by more than the runs of `compare`, which alternate.

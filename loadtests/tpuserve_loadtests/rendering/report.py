@@ -105,6 +105,7 @@ class Group:
     headline: Headline
     sections: "Sequence[Section]"
     anchor: str
+    on: Place = "both"
 
 
 # A part of a page or of the output on a terminal. None if there is nothing to show.

@@ -26,16 +26,21 @@ SCHEMA: Final = "tpuserve.loadtest.result/1"
 _PACKAGES: Final = ("tpuserve-loadtests", "locust")
 _CPU: Final = Path("/proc/cpuinfo")
 # Settings that must be equal, so that a difference between two results is one of the servers.
-_SAME: Final = ("Signature", "Requests", "Load", "Generator")
+_SAME: Final = ("Signature", "Requests", "Load", "Generator", "Objective")
 _VERSION: Final = re.compile(r" (?:version \d+|label \S+)$")
-# Kinds of results whose runs have one load.
-_OF_ONE_LOAD: Final = ("loadtest", "loadtest soak")
+# The content of the results of a kind. Results with the same content are comparable.
+_CONTENTS: Final = {
+    "loadtest": "one load",
+    "loadtest soak": "one load",
+    "loadtest sweep": "several loads",
+    "loadtest search": "the highest rate",
+}
 # Consecutive parts of a single run, which vary like the runs of a comparison.
 PARTS: Final = 8
 
 
 class BadResult(ValueError):
-    """Error for a file that is not a result, or has no runs of one load."""
+    """Error for a file that is not a result, or has no runs that `loadtest diff` compares."""
 
 
 def result_json(report: Report, started_at: datetime, ended_at: datetime, *, with_runs: bool) -> str:
@@ -114,7 +119,7 @@ class ResultFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the result of a command with one load. Raises BadResult."""
+        """Read the result of `run`, `soak`, `sweep` or `search`. Raises BadResult."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -122,13 +127,31 @@ class ResultFile:
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
             raise BadResult(f"{path} has the schema {schema}, but {SCHEMA} is required. Write the file again.")
-        if document["kind"] not in _OF_ONE_LOAD or not document.get("runs"):
-            raise BadResult(f"{path} has no runs of one load. Write it with --json-file of `run` or `soak`.")
+        if document["kind"] not in _CONTENTS or not document.get("runs"):
+            wanted = "`run`, `soak`, `sweep` or `search`"
+            raise BadResult(f"{path} has no runs to compare. Write it with --json-file of {wanted}.")
+        if document["kind"] == "loadtest search" and document["problem"] and document["rate_per_s"] is None:
+            raise BadResult(f"{path} has a search that did not end: {document['problem']}. Search again.")
         return cls(path, document)
 
     @property
     def passed(self) -> bool:
         return bool(self.document["exit_code"] == 0)
+
+    @property
+    def content(self) -> str:
+        return _CONTENTS[self.document["kind"]]
+
+    @property
+    def loads(self) -> Sequence[str]:
+        """The names of the runs, which are the loads of a sweep."""
+        return tuple(self.document["runs"])
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The highest rate that holds, 0 if none does, and the next one, which does not, or infinity."""
+        best, ceiling = self.document["rate_per_s"], self.document["does_not_hold_per_s"]
+        return best or 0.0, math.inf if ceiling is None else ceiling
 
     @property
     def conditions(self) -> dict[str, str]:
@@ -137,14 +160,16 @@ class ResultFile:
         lines = next(iter(document["runs"].values()))["lines"]
         return {
             "Model": _VERSION.sub("", document["subject"]),
+            "Content": self.content,
             "Lines": ", ".join(lines),
             **{name: settings.get(name, "") for name in _SAME},
             "Machine": f"{machine['cores']} cores, {machine['cpu']}",
         }
 
-    def rounds(self) -> list[Measured]:
-        """Return the runs, or the parts of a single run. Raises BadResult."""
-        runs = list(self.document["runs"].values())
+    def rounds(self, load: str = "") -> list[Measured]:
+        """Return the runs, or the parts of a single run: the one of a `load`, or the only one. Raises BadResult."""
+        found = self.document["runs"]
+        runs = [found[load]] if load else list(found.values())
         try:
             return _parts(runs[0]) if len(runs) == 1 else [_run_of(run, run["recorder"], run["span_s"]) for run in runs]
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -38,12 +38,12 @@ def print_sections(sections: Sequence[Section], console: Console) -> None:
     """Print the sections of a page in order, without charts and without a change to the console's width."""
     for section in sections:
         match section:
+            case Group() | Table() | Remark() if section.on == "page":
+                pass
             case Group():
                 _print(f"{section.title}.", console)
                 _print(section.headline.sentence, console, folds=True)
                 print_sections(section.sections, console)
-            case Table() | Remark() if section.on == "page":
-                pass
             case Table() if section.rows:
                 console.print(_fitting(section, console))
             case Remark():

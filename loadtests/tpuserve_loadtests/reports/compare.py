@@ -37,7 +37,7 @@ from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED
 from tpuserve_loadtests.statistics.comparison import RATE, Comparison, Figure, Verdict
 from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
-_HEADINGS: Final = ("figure", *SIDES, "B/A", INTERVAL, "verdict")
+HEADINGS: Final = ("figure", *SIDES, "B/A", INTERVAL, "verdict")
 _NEWS: Final = {Verdict.BETTER: True, Verdict.WORSE: False, Verdict.FAILING: False}
 _GATE_FAILED: Final = "B failed the gate"
 _GATES_FAILED: Final = "B failed a gate"
@@ -78,7 +78,7 @@ def _document(outcome: ComparisonOutcome) -> Document:
         "exit_code": outcome.exit_code,
         "rounds": len(outcome.rounds),
         "least_effect": comparison.least_effect if comparison else None,
-        "figures": {figure.name: _figure_document(figure) for figure in comparison.figures} if comparison else {},
+        "figures": {figure.name: figure_document(figure) for figure in comparison.figures} if comparison else {},
         "failures": outcome.failures,
         "error_rate": {**asdict(failures.shares), "verdict": failures.verdict} if failures else None,
         "gates": [result.as_document() for result in outcome.gates],
@@ -120,7 +120,7 @@ def _side_document(side: SideTotal) -> Document:
     }
 
 
-def _figure_document(figure: Figure) -> Document:
+def figure_document(figure: Figure) -> Document:
     unit = 1.0 if figure.name == RATE else 1000.0
     ratio = {**asdict(figure.ratio), "a": figure.ratio.a / unit, "b": figure.ratio.b / unit}
     return {**ratio, "verdict": figure.verdict, "at_worst": figure.at_worst}
@@ -166,7 +166,7 @@ def compare_sections(outcome: ComparisonOutcome) -> list[Section]:
     title = f"B ({b}) compared with A ({a}), {counted(len(outcome.rounds), 'round')}; {effect}"
     return [
         Charts("Difference", [intervals, _rounds_chart(outcome)]),
-        Table("Figures", _HEADINGS, _rows(outcome), margins="fitting", printed_title=title),
+        Table("Figures", HEADINGS, _rows(outcome), margins="fitting", printed_title=title),
         _sides_table(outcome),
         Table("Gates of B", ["gate", "figure", "outcome"], list(map(figures.gate_row, outcome.gates)), on="page"),
         servers.table("side", list(zip(SIDES, outcome.sides, strict=False))),
@@ -186,8 +186,9 @@ def differences_table(parity: Parity) -> Table:
 
 def _notes(outcome: ComparisonOutcome) -> list[str]:
     limit = [outcome.limit_note] if outcome.limit_note else []
+    parsed = [f"{each.letter}: {note}" for each in outcome.totals if (note := each.measured.parsed_note)]
     parity = [outcome.parity_note] if outcome.parity_note else []
-    return [*outcome.unclear, *limit, *outcome.server_notes, *outcome.unjudged, *parity]
+    return [*outcome.unclear, *limit, *outcome.server_notes, *outcome.unjudged, *parsed, *parity]
 
 
 def interval_chart(comparison: Comparison) -> Intervals:

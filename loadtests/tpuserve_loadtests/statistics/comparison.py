@@ -189,6 +189,20 @@ def compare(rounds: Sequence[Round], least_effect: float = LEAST_EFFECT, *, is_o
     return Comparison(tuple(figures), least_effect, failures, of_rate, tuple(omitted))
 
 
+def judge_rates(a: tuple[float, float], b: tuple[float, float], least_effect: float = LEAST_EFFECT) -> Figure:
+    """Judge the highest rates that hold, each between a rate that holds and the next one, which does not.
+
+    A rate of 0 means that none holds, and an infinite one that no higher rate was tried.
+    """
+    ratio = Ratio(a[0], b[0], _quotient(b[0], a[0]), _quotient(b[0], a[1]), _quotient(b[1], a[0]))
+    at_worst = _quotient(a[1], b[0])
+    return Figure(RATE, ratio, _verdict(RATE, ratio, at_worst, 1 + least_effect), False, at_worst)
+
+
+def _quotient(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor else math.inf if dividend else 1.0
+
+
 def judge_failures(shares: Difference) -> Failures:
     """Judge the shares of failed requests. They are the same only if hardly any request fails."""
     if shares.low > 0 and shares.difference >= LEAST_FAILED:
@@ -263,17 +277,19 @@ def _ratio(logs: _Floats, confidence: float) -> Ratio:
 def _judge(name: str, logs: _Floats, least_effect: float, confidence: float, *, is_scarce: bool) -> Figure:
     ratio = _ratio(logs, confidence)
     least = 1 + least_effect * _LEAST_EFFECTS.get(name, 1)
-    higher = ratio.low > 1 and ratio.ratio >= least
-    lower = ratio.high < 1 and ratio.ratio <= 1 / least
-    worse, better = (lower, higher) if name == RATE else (higher, lower)
     # Both ends of a 90 % interval are limits with 95 % confidence.
     low, high = _interval(logs[:, 1] - logs[:, 0], 2 * _WORST_CONFIDENCE - 1)
     at_worst = _factor(-low if name == RATE else high)
-    if is_scarce or (not (worse or better) and at_worst > 1 + _UNCLEAR_FROM * (least - 1)):
-        verdict = Verdict.UNCLEAR
-    else:
-        verdict = Verdict.WORSE if worse else Verdict.BETTER if better else Verdict.SAME
+    verdict = Verdict.UNCLEAR if is_scarce else _verdict(name, ratio, at_worst, least)
     return Figure(name, ratio, verdict, is_scarce, at_worst)
+
+
+def _verdict(name: str, ratio: Ratio, at_worst: float, least: float) -> Verdict:
+    higher = ratio.low > 1 and ratio.ratio >= least
+    lower = ratio.high < 1 and ratio.ratio <= 1 / least
+    if higher or lower:
+        return Verdict.BETTER if higher == (name == RATE) else Verdict.WORSE
+    return Verdict.UNCLEAR if at_worst > 1 + _UNCLEAR_FROM * (least - 1) else Verdict.SAME
 
 
 def _distribution(tenths: Sequence[Figure]) -> Iterable[Figure]:
