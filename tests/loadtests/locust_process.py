@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tpuserve_loadtests
-from tests.loadtests.doubling_server import Doubling
+from tests.loadtests.doubling_server import UNRECORDED, Doubling
 from tests.support.free_ports import free_ports
 
 LOCUST = str(Path(sys.executable).with_name("locust"))
@@ -34,10 +34,11 @@ def headless(
 ) -> subprocess.CompletedProcess[str]:
     """Run `users` until the server has received this number of further requests, or the run ends.
 
-    `variables` are added to the environment, which otherwise has no address.
+    The packaged locustfile records no golden responses unless the arguments say so. `variables` are added to the
+    environment, which otherwise has no address.
     """
     command = [LOCUST, "-f", str(file), "--headless", *users, "--only-summary"]
-    command += [*BUSY_IS_FINE, *arguments]
+    command += [*BUSY_IS_FINE, *(UNRECORDED if file == LOCUSTFILE else ()), *arguments]
     if "--processes" in arguments:  # Locust's default port may belong to another test
         (port,) = map(str, free_ports(1))
         command += ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]
@@ -123,7 +124,8 @@ def web_page(*arguments: str, file: Path = LOCUSTFILE) -> Iterator[Page]:
     """Run Locust with its web page, which must end with exit code 0 after SIGTERM."""
     (port,) = free_ports(1)
     page = Page(port)
-    command = [LOCUST, "-f", str(file), "--web-host", "127.0.0.1", "--web-port", str(port), *BUSY_IS_FINE, *arguments]
+    command = [LOCUST, "-f", str(file), "--web-host", "127.0.0.1", "--web-port", str(port), *BUSY_IS_FINE]
+    command += [*(UNRECORDED if file == LOCUSTFILE else ()), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             page.wait_until_there()

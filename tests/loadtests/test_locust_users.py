@@ -3,14 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from tests.loadtests.doubling_server import MODEL, Doubling, serving
-from tests.loadtests.locust_process import headless, requests_in, table_of, web_page
+from tests.loadtests.locust_process import LOCUSTFILE, headless, requests_in, table_of, web_page
 
 CLASSES = """
     import numpy as np
@@ -28,11 +30,13 @@ CLASSES = """
         name = "large"
         weight = 2
         payloads = Payloads([{"x": np.ones((3, 4), np.float32)}, {"x": np.ones((4, 4), np.float32)}])
+        golden = "off"
 
     class Visitor(TpuserveUser):
         model = "doubling"
         wait_time = constant(0.005)
         payloads = Payloads({"x": np.ones((10, 4), np.float32)}, rows=5)
+        golden = "off"
 
         @task
         def visit(self):
@@ -45,6 +49,7 @@ ONE = """
     class One({base}):
         model = "doubling"
         payloads = Payloads({payloads})
+        golden = {golden!r}
 """
 
 
@@ -105,11 +110,41 @@ def test_a_payload_source_is_encoded_and_sent(
     server: Doubling, tmp_path: Path, base: str, payloads: str, host: str, rows: set[int]
 ) -> None:
     (tmp_path / "inputs.json").write_text('{"instances": [[1, 2, 3, 4], [5, 6, 7, 8]]}')
-    file = locustfile(tmp_path, ONE.format(base=base, payloads=payloads.replace("{folder}", str(tmp_path))))
+    source = payloads.replace("{folder}", str(tmp_path))
+    file = locustfile(tmp_path, ONE.format(base=base, payloads=source, golden="off"))
     run = headless(server, "--host", host.format(grpc=server.grpc_address, rest=server.rest_url), file=file)
     assert run.returncode == 0, run.stdout + run.stderr
     assert requests_in(run.stdout)[MODEL] == len(server.rows)
     assert set(server.rows) == rows
+
+
+@dataclass
+class TriplingLater(Doubling):
+    """A model that answers wrongly after this number of requests, in the form of a right answer."""
+
+    right: int = 300
+
+    def run(self, x: np.ndarray) -> np.ndarray | None:
+        y = super().run(x)
+        return y if y is None or len(self.rows) <= self.right else y * 1.5
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "code"),
+    [
+        (ONE.format(base="GrpcPredictUser", payloads="", golden="auto"), (), 1),
+        (ONE.format(base="GrpcPredictUser", payloads="", golden="off"), (), 0),
+        ("", ("--model", MODEL, "--golden", "auto"), 1),
+    ],
+)
+def test_values_of_a_share_are_compared_unless_the_class_or_the_command_says_off(
+    tmp_path: Path, text: str, arguments: tuple[str, ...], code: int
+) -> None:
+    file = locustfile(tmp_path, text) if text else LOCUSTFILE
+    with serving(TriplingLater()) as server:
+        run = headless(server, "--host", server.grpc_address, *arguments, requests=1000, file=file)
+    assert run.returncode == code, run.stdout + run.stderr
+    assert ("responses compared with golden responses were wrong" in " ".join(run.stdout.split())) is bool(code)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +159,7 @@ def test_a_payload_source_is_encoded_and_sent(
 def test_payloads_that_cannot_be_sent_end_before_any_load(
     server: Doubling, tmp_path: Path, base: str, host: str, payloads: str, complaint: str
 ) -> None:
-    file = locustfile(tmp_path, ONE.format(base=base, payloads=payloads))
+    file = locustfile(tmp_path, ONE.format(base=base, payloads=payloads, golden="off"))
     run = headless(server, "--host", host.format(grpc=server.grpc_address, rest=server.rest_url), file=file)
     assert run.returncode == 2
     assert complaint in " ".join(run.stderr.split())
@@ -133,7 +168,7 @@ def test_payloads_that_cannot_be_sent_end_before_any_load(
 
 def test_requests_without_a_response_at_the_end_are_failures_with_their_age(server: Doubling, tmp_path: Path) -> None:
     server.hangs = True
-    file = locustfile(tmp_path, ONE.format(base="GrpcPredictUser", payloads=""))
+    file = locustfile(tmp_path, ONE.format(base="GrpcPredictUser", payloads="", golden="off"))
     ends = ("-t", "2s", "--stop-timeout", "1")
     run = headless(server, "--host", server.grpc_address, *ends, file=file, requests=sys.maxsize)
     assert run.returncode == 1
@@ -142,7 +177,7 @@ def test_requests_without_a_response_at_the_end_are_failures_with_their_age(serv
 
 
 def test_shapes_events_and_files_of_locust_work_with_these_classes(server: Doubling, tmp_path: Path) -> None:
-    text = ONE.format(base="GrpcPredictUser", payloads="") + (
+    text = ONE.format(base="GrpcPredictUser", payloads="", golden="off") + (
         """
     from locust import LoadTestShape, constant_throughput, events
 

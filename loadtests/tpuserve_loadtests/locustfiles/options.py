@@ -17,7 +17,7 @@ _OF_RUN: Final = {option.name or "": option for option in commands.run.params if
 _TEXTS: Final = "timeout connections ca cert key tls_server_name api_key_file"
 _OTHERS: Final = "headers allow_plaintext_key gates objectives generator_limit json_file html junit"
 # Options of requests by name, for the class whose model is on the command line.
-OF_REQUESTS: Final = "version label signature_name rows lengths input_file recorded recorded_model scenario"
+OF_REQUESTS: Final = "version label signature_name rows lengths input_file recorded recorded_model scenario golden"
 # Flags instead of those that Locust uses itself.
 _FLAGS: Final = {
     "timeout": "--request-timeout",

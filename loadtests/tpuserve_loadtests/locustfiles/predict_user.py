@@ -10,7 +10,6 @@ import click
 from locust import events
 
 from tpuserve_loadtests.cli.loads import rules_of
-from tpuserve_loadtests.cli.options import OFF
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
 from tpuserve_loadtests.locustfiles.options import NO_HOST, OF_REQUESTS, add_texts, addresses_of, parsed
 from tpuserve_loadtests.locustfiles.session import Requested
@@ -38,7 +37,7 @@ class PredictUser(TpuserveUser):
             raise click.UsageError(NO_HOST)
         addresses = addresses_of(host) if host else {}
         flags = [text for protocol, address in addresses.items() for text in (f"--{port_of(protocol)}", address)]
-        options, explicit = parsed(values, "--golden", OFF, *flags)
+        options, explicit = parsed(values, *flags)
         explicit |= set(_ADDRESSES) if host else set()
         traffic, options = find_traffic(options, own_load=True, explicit=explicit)
         if traffic.explicit.isdisjoint(_ADDRESSES):  # the scenario has none, too

@@ -19,7 +19,7 @@ from tpuserve_client.model import Prediction
 from tpuserve_loadtests.cli import targets
 from tpuserve_loadtests.cli.access import find_access
 from tpuserve_loadtests.cli.command import refused
-from tpuserve_loadtests.cli.options import FILE, OFF, Golden, GoldenOptions, RequestOptions, ToleranceOptions
+from tpuserve_loadtests.cli.options import AUTO, FILE, Golden, GoldenOptions, RequestOptions, ToleranceOptions
 from tpuserve_loadtests.cli.requested_traffic import ModelTraffic, RequestedTraffic
 from tpuserve_loadtests.locustfiles.client import PredictClient
 from tpuserve_loadtests.locustfiles.options import addresses_of, parsed
@@ -99,9 +99,9 @@ class TpuserveUser(User):  # type: ignore[misc]  # Locust ships no annotations
             payloads = Payloads(rows="1..16")
 
     `version`, `label` and `signature_name` select a version and a signature of the model. `name` is the name of the
-    payloads in the statistics, by default the model with its version or label. With `golden`, a share of the
-    responses is compared with golden responses: "record" to record them before the run, or a path, as in
-    `tpuserve loadtest run --golden`.
+    payloads in the statistics, by default the model with its version or label. The values of a share of the responses
+    to payloads are compared with golden responses. `golden` selects these as `tpuserve loadtest run --golden` does:
+    "auto", "record", "off" or a path.
 
     Locust's command line gets options for TLS, keys, headers, timeouts, gates and reports. When Locust ends, it prints
     the table of `tpuserve loadtest run` for all requests of the run.
@@ -119,7 +119,7 @@ class TpuserveUser(User):  # type: ignore[misc]  # Locust ships no annotations
     signature_name: ClassVar[str | None] = None
     name: ClassVar[str | None] = None
     payloads: ClassVar[Payloads | None] = None
-    golden: ClassVar[str | Path | None] = None
+    golden: ClassVar[str | Path] = AUTO
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -177,8 +177,7 @@ class TpuserveUser(User):  # type: ignore[misc]  # Locust ships no annotations
             raise click.UsageError(f"{cls.__name__} sends {titles}; received --host {host}.")
         if cls.model is None or cls.payloads is None:
             return Requested(found, ())
-        source = OFF if cls.golden is None else Golden().convert(cls.golden, None, None)
-        golden = GoldenOptions(source, None, ToleranceOptions(None, None))
+        golden = GoldenOptions(Golden().convert(cls.golden, None, None), None, ToleranceOptions(None, None))
         with refused(BadInput):
             requests = cls.payloads.requests(cls.signature_name, golden, values)
         spec = targets.find_spec(cls.model, cls.version, cls.label)
