@@ -87,15 +87,23 @@ def test_pressed_again_and_again_it_does_not_take_the_report_away(tmp_path: Path
     assert page.read_text().rstrip().endswith("</html>")
 
 
-def test_sigterm_ends_the_requests_before_the_load() -> None:
+def test_sigterm_ends_the_requests_before_the_load_and_leaves_no_file_of_an_earlier_run(tmp_path: Path) -> None:
+    files = {f"--{name}": tmp_path / name for name in ("junit", "json-file", "html", "csv", "hdr")}
+    linked = tmp_path / "linked"
+    for name, path in files.items():
+        (linked if name == "--html" else path).write_text("passed")
+    files["--html"].symlink_to(linked)
     with serving(Doubling(hangs=True)) as server, ExitStack() as stack:
         command = [*COMMAND, "run", MODEL, "--grpc", server.grpc_address, "--timeout", "10m"]
+        command += [str(each) for option in files.items() for each in option]
         process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
         stack.callback(process.kill)
         assert server.hanging.acquire(timeout=120)  # a response that the command records
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "Interrupted before the load. There is no report.\n")
+    assert [path.name for path in tmp_path.iterdir() if path.read_text()] == []
+    assert {path.name for path in tmp_path.iterdir()} == {"html", "linked"}
 
 
 def test_before_there_is_a_load_it_just_ends_the_program() -> None:

@@ -99,7 +99,10 @@ def command(
         give_process_to_gevent(forks_use_grpc=is_child())
         try:
             with _interruptible():
-                getattr(import_module(f".{module}", __package__), name)(filled(kind, values))
+                options: Any = filled(kind, values)
+                if hasattr(options, "files"):
+                    options.files.clear()
+                getattr(import_module(f".{module}", __package__), name)(options)
         except KeyboardInterrupt:
             click.echo("Interrupted before the load. There is no report.", err=True)
             sys.exit(EXIT_INTERRUPTED)

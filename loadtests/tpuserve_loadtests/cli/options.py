@@ -1,7 +1,8 @@
 """Groups of options that the subcommands share. They import no module that `--help` would have to wait for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -456,6 +457,18 @@ class PageOptions:
         metavar="VERSION_DIR",
         help="Also write the HTML page into this version directory. The console of its server then links the page.",
     )
+
+    def clear(self) -> None:
+        """Remove the files of an earlier run, which would read as the result of this one if it ends before its report.
+
+        A link stays, and its file becomes empty. Ignores files that cannot be written, which the commands refuse.
+        """
+        for path in (getattr(self, each.name) for each in fields(self)):
+            if isinstance(path, Path) and path.is_file():
+                with suppress(OSError):
+                    path.write_bytes(b"")
+                    if not path.is_symlink():
+                        path.unlink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,7 @@ class Session:
         values = environment.parsed_options
         options, _ = parsed(values)
         if not isinstance(environment.runner, WorkerRunner):
+            options.files.clear()
             files.check_files(options.files)
         access = find_access(options.server.access)
         kinds = [kind for kind in environment.user_classes if issubclass(kind, self._kind)]
