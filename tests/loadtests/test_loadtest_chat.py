@@ -29,20 +29,26 @@ class ChatServer:
     url: str = ""
     fault: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     times_s: list[list[float]] = field(default_factory=list)
 
-    async def tokens(self, count: int, times_s: list[float]) -> AsyncIterator[str]:
+    async def tokens(self, count: int, times_s: list[float], *, is_chat: bool) -> AsyncIterator[str]:
         for number in range(count):
             await asyncio.sleep(BETWEEN_S if number else FIRST_S)
             times_s.append(time.monotonic())
-            yield _event({"choices": [{"index": 0, "delta": {"content": f" t{number}"}}]})
+            yield _event({"choices": [_choice(f" t{number}", is_chat=is_chat)]})
             if self.fault == "cut":
                 return
             if self.fault == "error":
                 yield _event({"error": {"message": "out of memory"}})
                 return
-        yield _event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        yield _event({"choices": [{**_choice("", is_chat=is_chat), "finish_reason": "stop"}]})
         yield ": comment\n\ndata: [DONE]\n\n"
+
+
+def _choice(text: str, *, is_chat: bool) -> dict[str, Any]:
+    part: dict[str, Any] = {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+    return {"index": 0, **part}
 
 
 def _event(document: dict[str, Any]) -> str:
@@ -58,6 +64,7 @@ def chatting(fault: str = "") -> Iterator[ChatServer]:
         return {"object": "list", "data": [{"id": "tiny"}]}
 
     @app.post("/v1/chat/completions")
+    @app.post("/v1/completions")
     async def complete(request: Request) -> Response:
         document = await request.json()
         times_s = [time.monotonic()]
@@ -67,7 +74,11 @@ def chatting(fault: str = "") -> Iterator[ChatServer]:
             return JSONResponse({"error": "overloaded"}, 503)
         if fault == "page":
             return Response(PAGE)
-        return StreamingResponse(server.tokens(document["max_tokens"], times_s), media_type="text/event-stream")
+        server.paths.append(request.url.path)
+        return StreamingResponse(
+            server.tokens(document["max_tokens"], times_s, is_chat="messages" in document),
+            media_type="text/event-stream",
+        )
 
     with serving_http(app) as port:
         server.url = f"openai+http://127.0.0.1:{port}"
@@ -122,6 +133,31 @@ def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
     found = [(request["messages"][0]["content"], request["max_tokens"]) for request in server.requests]
     assert found == [("Why?", 1), ("How è?", 2)] * 4
     assert document["tokens"]["openai"]["tokens"] == 12
+
+
+def test_completions_of_prompts_are_streamed_from_a_file_of_lines_and_of_json_lines(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text('Why?\n\n{"prompt": "How\\nè?", "max_tokens": 2}\n')
+    with chatting() as server:
+        options = ("--prompts", str(file), "--length", "max_tokens=3", "--users", "1")
+        code, document = run(server, "--signature", "completions", *options)
+        unknown, complaint = run(server, "--signature", "embeddings")
+    assert code == 0
+    assert set(server.paths) == {"/v1/completions"}
+    found = [(request["prompt"], request["max_tokens"]) for request in server.requests]
+    assert found == [("Why?", 3), ("How\nè?", 2)] * 4
+    assert document["tokens"]["openai"]["tokens"] == 20
+    assert unknown == 2
+    assert "the signatures of OpenAI's API are serving_default, completions, not embeddings" in complaint["stderr"]
+
+
+def test_a_line_that_is_no_prompt_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Why?"}\n{"question": "Why?"}\n')
+    with chatting() as server:
+        code, document = run(server, "--prompts", str(file))
+    assert code == 2
+    assert "prompts.jsonl, line 2: not a JSON object such as" in " ".join(document["stderr"].split())
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,13 @@ def test_a_scenario_holds_models_and_what_else_the_command_line_says(folder: Pat
     scenario = read_scenario(written(folder, WHOLE))
     digits, bert, tiny = scenario.parts
     assert (digits.model, digits.weight, digits.label, digits.ports) == ("digits", 3, "stable", ("grpc", "rest"))
-    assert digits.rows is not None
-    assert (digits.rows.values, digits.rows.weights) == ((1, 8), (0.7, 0.3))
-    assert digits.input == folder / "images.npz"
-    assert (bert.name, bert.version, bert.signature, bert.ports) == ("questions", 4, "answer", ("grpc",))
-    assert bert.lengths == {"ids": Distribution.parse("16..128")}
-    assert (tiny.weight, tiny.ports, tiny.rows) == (1, (), Distribution.parse("4"))
-    assert tiny.lengths == {"": Distribution.parse("lognormal(64, 0.5)")}
+    rows = Distribution.parse(digits.requests["rows"])
+    assert (rows.values, rows.weights) == ((1, 8), (0.7, 0.3))
+    assert digits.requests["input_file"] == folder / "images.npz"
+    assert (bert.name, bert.version, bert.ports) == ("questions", 4, ("grpc",))
+    assert bert.requests == {"signature_name": "answer", "lengths": ("ids=16..128",)}
+    assert (tiny.weight, tiny.ports) == (1, ())
+    assert tiny.requests == {"rows": "4", "lengths": ("lognormal(64, 0.5)",)}
     assert scenario.title == "mixed"
     assert scenario.settings == {
         "grpc_address": "localhost:9000",

@@ -25,7 +25,7 @@ SECTIONS: Final = {
     "TLS, key and headers": (
         "ca cert key tls_server_name api_key_file control_api_key_file b_api_key_file allow_plaintext_key headers"
     ),
-    "Requests": "rows lengths input_file recorded recorded_model",
+    "Requests": "rows lengths input_file prompts recorded recorded_model",
     "Load": (
         "users think_time rate until trace_file speed process burst rounds request_limit duration warm_up segments "
         "seed settling_figure settled_within most_runs"

@@ -96,7 +96,7 @@ class ServerOptions:
         "--rest",
         metavar="URL",
         help="REST address; oip+http://HOST:PORT for the Open Inference Protocol with binary tensors, oip-json+http:// "
-        "with JSON, openai+http:// for streamed chat completions.  "
+        "with JSON, openai+http:// for streamed completions.  "
         f"[env var: {ADDRESS_VARIABLE}; default: {DEFAULT_REST}]",
     )
     access: AccessOptions = group(AccessOptions)
@@ -192,6 +192,11 @@ class RequestOptions:
     input_file: Path | None = option(
         "--input", type=FILE, help="File of inputs: .npz, .npy or .json.  [default: random inputs]"
     )
+    prompts: Path | None = option(
+        "--prompts",
+        type=FILE,
+        help="File of prompts for openai+: one in each line, or JSON lines with prompt and max_tokens.",
+    )
     recorded: tuple[Path, ...] = option(
         "--recorded",
         multiple=True,
@@ -201,7 +206,9 @@ class RequestOptions:
     recorded_model: str | None = option(
         "--recorded-model", metavar="NAME", help="Model whose recorded requests are sent.  [default: the same model]"
     )
-    signature_name: str | None = option("--signature", help="Signature to call.  [default: serving_default]")
+    signature_name: str | None = option(
+        "--signature", help="Signature to call; with openai+: completions.  [default: serving_default]"
+    )
     timeout: float = option("--timeout", type=DURATION, default="30s", help="Timeout of a request.")
     connections: int | None = option(
         "--connections",

@@ -33,6 +33,7 @@ _OF_ONE_MODEL: Final = (
     "rows",
     "lengths",
     "input_file",
+    "prompts",
     "recorded",
     "recorded_model",
 )
@@ -128,8 +129,8 @@ class RequestedTraffic:
         targets.check_predictions(lines, self.addresses, self.requests.access)
         workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
         target = self.requests.target(workload, self.addresses)
-        paths = {line: part.requests.golden for part in self._all_parts for line in part.lines}
-        return with_checks(target, self.requests.checks, paths)
+        paths = {line: part.requests.options.golden.path for part in self._all_parts for line in part.lines}
+        return with_checks(target, self.requests.options.golden, paths)
 
 
 _Options = TypeVar("_Options", bound=TrafficOptions)
@@ -205,27 +206,15 @@ def _scenario_traffic(
         for protocol, address in addresses.items()
         if any(protocol in part.protocols for part in parts)
     }
-    return RequestedTraffic(scenario.title, used, parts[0].requests, None, parts)
+    return RequestedTraffic(scenario.title, used, targets.Requests(options, credentials), None, parts)
 
 
 def _model_traffic(
     part: Part, addresses: Mapping[Wire, str], options: RequestOptions, credentials: Access
 ) -> ModelTraffic:
     spec = targets.find_spec(part.model, part.version, part.label)
-    recording = targets.read_recording(part.recorded) if part.recorded else None
-    requests = targets.Requests(
-        part.rows,
-        part.lengths,
-        part.input,
-        part.signature,
-        options.timeout,
-        credentials,
-        options.golden,
-        part.golden,
-        recording,
-        part.recorded_model,
-        connections=options.connections,
-    )
+    golden = replace(options.golden, golden=part.golden) if part.golden else options.golden
+    requests = targets.Requests.of(replace(options, **part.requests, golden=golden), credentials)
     name, protocols = part.name or str(spec), tuple(_protocol_of(port, addresses, spec) for port in part.ports)
     protocols = protocols or tuple(addresses)
     lines = tuple(f"{name} {TITLES[protocol]}" for protocol in protocols)

@@ -326,8 +326,9 @@ class Gates:
         except TpuserveError as error:
             address = error.replica if isinstance(error, MissingReplica) else side.address
             targets.end_unreachable(address, credentials, error.message)
-        requests = targets.Requests.of(self.options.requests, credentials)
-        requests = replace(requests, checks=GoldenOptions(OFF, None, ToleranceOptions(None, None)))
+        options = self.options.requests
+        golden = GoldenOptions(options.golden.path or OFF, None, ToleranceOptions(None, None))
+        requests = targets.Requests.of(replace(options, golden=golden), credentials)
         return targets.find_target(side.spec, side.protocols, requests, replicas)
 
 

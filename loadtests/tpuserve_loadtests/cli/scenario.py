@@ -4,33 +4,31 @@ The keys are the names of command-line options. This module sends no requests to
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
+import click
 import yaml
 
 from tpuserve_loadtests.arrivals.duration import FORMS as THINK_TIMES
-from tpuserve_loadtests.arrivals.duration import ThinkTime, parse_duration
 from tpuserve_loadtests.arrivals.load import PROCESSES, RateProfile
+from tpuserve_loadtests.cli.commands import run
 from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
-from tpuserve_loadtests.requests.arrays import EVERY_INPUT
 from tpuserve_loadtests.requests.distribution import FORMS, Distribution
 from tpuserve_loadtests.requests.protocols import Port
 
 _Yaml: TypeAlias = Any  # any YAML value, which the code below validates
 
-# Keys that differ from the name of the option's value.
-_FIELDS: Final = {
-    "grpc": "grpc_address",
-    "rest": "rest_url",
-    "trace": "trace_file",
-    "arrivals": "process",
-    "requests": "request_limit",
-    "fail_if": "gates",
-    "slo": "objectives",
+# The options of `run` by key of the file: `think_time` is --think-time.
+_OPTIONS: Final = {
+    option.opts[0].removeprefix("--").replace("-", "_"): option
+    for option in run.params
+    if isinstance(option, click.Option)
 }
+# Keys of a model that are values of its requests.
+_OF_REQUESTS: Final = ("signature", "rows", "input", "prompts", "recorded", "recorded_model")
 
 
 class BadScenario(ValueError):
@@ -39,21 +37,19 @@ class BadScenario(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The requests for one model, as the file specifies them. Without `ports`, all measured protocols apply."""
+    """The requests for one model, as the file specifies them. Without `ports`, all measured protocols apply.
+
+    `requests` are values of RequestOptions by name.
+    """
 
     model: str
+    requests: Mapping[str, Any]
     name: str | None = None
     weight: float = 1.0
     version: int | None = None
     label: str | None = None
-    signature: str | None = None
     ports: tuple[Port, ...] = ()
-    rows: Distribution | None = None
-    lengths: Mapping[str, Distribution] = field(default_factory=dict)
-    input: Path | None = None
     golden: Path | None = None
-    recorded: tuple[Path, ...] = ()
-    recorded_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,12 @@ def read_scenario(path: Path) -> Scenario:
     except BadScenario as error:
         raise BadScenario(f"{path}: {error}") from None
     parts, load = settings.pop("models"), settings.pop("load", {})
-    named = {_FIELDS.get(key, key): value for key, value in {**settings, **load}.items()}
-    return Scenario(path.stem, tuple(parts), named)
+    return Scenario(path.stem, tuple(parts), _named({**settings, **load}))
+
+
+def _named(values: Mapping[str, _Yaml]) -> dict[str, _Yaml]:
+    """Return the values by the name of their option, instead of its flag."""
+    return {_OPTIONS[key].name or key: value for key, value in values.items()}
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -144,18 +144,20 @@ def _number(least: float, raw: _Yaml, *, integer: bool = False, above: bool = Fa
     return raw
 
 
-def _integer(least: int, expected: str = "") -> _Key:
-    return _Key(expected or f"an integer of at least {least}", partial(_number, least, integer=True))
+def _option(name: str, expected: str) -> _Key:
+    """Return the key of an option, with the option's type."""
+
+    def read(raw: _Yaml) -> _Yaml:
+        try:
+            return _OPTIONS[name].type.convert(_scalar(raw), None, None)
+        except click.BadParameter as error:
+            raise ValueError(error.message) from None
+
+    return _Key(expected, read)
 
 
-def _process(raw: _Yaml) -> str:
-    if raw not in PROCESSES:
-        raise ValueError
-    return str(raw)
-
-
-def _duration(raw: _Yaml, *, zero: bool = False) -> float:
-    return parse_duration(_scalar(raw), zero=zero)
+def _integer(name: str, least: int) -> _Key:
+    return _option(name, f"an integer of at least {least}")
 
 
 def _scalar(raw: _Yaml) -> str:
@@ -176,16 +178,18 @@ def _thresholds(raw: _Yaml) -> tuple[str, ...]:
     return tuple(Threshold.parse(_text(text)).text for text in texts)
 
 
-def _distribution(raw: _Yaml) -> Distribution:
-    if not isinstance(raw, dict):
-        return Distribution.parse(_scalar(raw))
-    return Distribution.choice({_number(1, key, integer=True): _number(0, share) for key, share in raw.items()})
+def _distribution(raw: _Yaml) -> str:
+    if isinstance(raw, dict):
+        shares = {_number(1, key, integer=True): _number(0, share) for key, share in raw.items()}
+        Distribution.choice(shares)
+        raw = ",".join(f"{value}:{share:.9f}" for value, share in shares.items())
+    return Distribution.parse(_scalar(raw)).text
 
 
-def _lengths(raw: _Yaml) -> dict[str, Distribution]:
+def _lengths(raw: _Yaml) -> tuple[str, ...]:
     if isinstance(raw, dict) and raw and all(isinstance(key, str) for key in raw):
-        return {name: _distribution(each) for name, each in raw.items()}
-    return {EVERY_INPUT: _distribution(raw)}
+        return tuple(f"{name}={_distribution(each)}" for name, each in raw.items())
+    return (_distribution(raw),)
 
 
 def _ports(raw: _Yaml) -> tuple[Port, ...]:
@@ -223,8 +227,9 @@ def _part(values: dict[str, _Yaml], number: int) -> Part:
         raise BadScenario(f"[{number}]: expected no input and no lengths with golden, which contains inputs")
     if "recorded" in values and (others := values.keys() & {"input", "lengths", "rows", "golden"}):
         raise BadScenario(f"[{number}]: expected recorded requests alone, received {', '.join(sorted(others))}, too")
-    ports = values.pop("protocol", ())
-    return Part(**values, ports=ports)
+    requests = _named({key: values.pop(key) for key in _OF_REQUESTS if key in values})
+    lengths = {"lengths": values.pop("lengths")} if "lengths" in values else {}
+    return Part(requests={**requests, **lengths}, ports=values.pop("protocol", ()), **values)
 
 
 def _part_keys(folder: Path) -> dict[str, _Key]:
@@ -233,13 +238,14 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
         "model": _Key("the model's name", _text, is_needed=True),
         "name": _Key("a name for tables", _text),
         "weight": _Key("a number above 0", partial(_number, 0, above=True)),
-        "version": _integer(0, "a version's number"),
+        "version": _option("version", "a version's number"),
         "label": _Key("a version's label", _text),
         "signature": _Key("a signature's name", _text),
         "protocol": _Key("grpc, rest or both", _ports),
         "rows": distribution,
         "lengths": _Key(f"{distribution.expected}, or one for each input", _lengths),
         "input": _Key("an .npz, .npy or .json file", partial(_path, folder)),
+        "prompts": _Key("a file of prompts", partial(_path, folder)),
         "golden": _Key(
             "an .npz or .json file of inputs and outputs, or a version directory",
             partial(_path, folder, or_folder=True),
@@ -251,17 +257,17 @@ def _part_keys(folder: Path) -> dict[str, _Key]:
 
 def _load_keys(folder: Path) -> dict[str, _Key]:
     return {
-        "users": _integer(1),
-        "think_time": _Key(f"a think time such as {THINK_TIMES}", lambda raw: ThinkTime.parse(_scalar(raw))),
+        "users": _integer("users", 1),
+        "think_time": _option("think_time", f"a think time such as {THINK_TIMES}"),
         "rate": _Key("requests per second: 500, 100,200,400 or 100..1000", _rate),
         "trace": _Key("a file of arrival times", partial(_path, folder)),
-        "speed": _Key("a number above 0", partial(_number, 0, above=True)),
-        "arrivals": _Key(f"one of {', '.join(PROCESSES)}", _process),
-        "burst": _integer(2),
-        "requests": _integer(1),
-        "duration": _Key("a duration such as 30s or 2m", _duration),
-        "warm_up": _Key("a duration such as 5s, or 0", partial(_duration, zero=True)),
-        "seed": _integer(0),
+        "speed": _option("speed", "a number above 0"),
+        "arrivals": _option("arrivals", f"one of {', '.join(PROCESSES)}"),
+        "burst": _integer("burst", 2),
+        "requests": _integer("requests", 1),
+        "duration": _option("duration", "a duration such as 30s or 2m"),
+        "warm_up": _option("warm_up", "a duration such as 5s, or 0"),
+        "seed": _integer("seed", 0),
     }
 
 
@@ -280,7 +286,7 @@ def _file_keys(folder: Path) -> dict[str, _Key]:
         "models": _Key("a list of models", partial(_parts, folder), is_needed=True),
         "grpc": _Key("HOST:PORT", _text),
         "rest": _Key("a URL", _text),
-        "timeout": _Key("a duration such as 30s", _duration),
+        "timeout": _option("timeout", "a duration such as 30s"),
         "load": _Key("keys and values", partial(_load, folder)),
         "fail_if": _Key(f"gates such as {EXAMPLES}", _thresholds),
         "slo": _Key("objectives such as 'p99<=20ms'", _thresholds),

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
@@ -25,7 +25,6 @@ from tpuserve_loadtests.cli.options import (
     KEY_FILE,
     KEY_VARIABLE,
     GeneratorOptions,
-    GoldenOptions,
     RequestOptions,
 )
 from tpuserve_loadtests.golden.golden_file import GoldenRows
@@ -60,65 +59,50 @@ _ROLES: Final = {"read": "requests for metadata", "predict": "predictions", "con
 class Requests:
     """The requested inputs and their source, and the access to the server.
 
-    `lengths` gives the lengths of free dimensions by input. `golden` is a file or a version directory, with inputs,
-    too. `own` are arrays by input name, or an iterable of values by input name, or a function that returns one.
-    `checks` are the options of the comparisons.
+    `lengths` gives the lengths of free dimensions by input. `own` are arrays by input name, or an iterable of values by
+    input name, or a function that returns one.
     """
 
-    rows: Distribution | None
-    lengths: Mapping[str, Distribution]
-    input_file: Path | None
-    signature_name: str | None
-    timeout_s: float
+    options: RequestOptions
     access: Access
-    checks: GoldenOptions
-    golden: Path | None = None
+    rows: Distribution | None = None
+    lengths: Mapping[str, Distribution] = field(default_factory=dict)
     recording: Recording | None = None
-    recorded_model: str | None = None
     own: Own | None = None
-    connections: int | None = None
 
     @classmethod
     def of(cls, options: RequestOptions, access: Access) -> Self:
         """Read the options. Raises usage errors."""
-        golden = options.golden.path
+        golden, files = options.golden.path, (options.input_file, options.prompts)
         rows = None if options.rows is None else _distribution(options.rows, "--rows")
         lengths = dict(_length(text) for text in options.lengths)
         if lengths and options.input_file:
             raise click.UsageError("--length applies only to random inputs. Omit --length or --input.")
-        if golden and (lengths or options.input_file):
-            raise click.UsageError("The file of --golden contains the inputs. Omit --input and --length.")
+        if all(files):
+            raise click.UsageError("--input and --prompts exclude each other. Set one of them.")
+        if golden and (lengths or any(files)):
+            raise click.UsageError("The file of --golden contains the inputs. Omit --input, --prompts and --length.")
         if golden and golden.is_dir() and rows:
             raise click.UsageError("The version directory of --golden contains complete requests. Omit --rows.")
         recording = None
         if options.recorded:
-            if rows or lengths or options.input_file or golden:
+            if rows or lengths or any(files) or golden:
                 raise click.UsageError(
-                    "--recorded contains complete requests. Omit --rows, --length, --input and a file of --golden."
+                    "--recorded contains complete requests. Omit --rows, --length, --input, --prompts and a file of "
+                    "--golden."
                 )
-            recording = read_recording(options.recorded)
-        return cls(
-            rows,
-            lengths,
-            options.input_file,
-            options.signature_name,
-            options.timeout,
-            access,
-            options.golden,
-            golden,
-            recording,
-            options.recorded_model,
-            connections=options.connections,
-        )
+            with refused(BadRecording):
+                recording = Recording.read(options.recorded)
+        return cls(options, access, rows, lengths, recording)
 
     def target(self, workload: Workload, addresses: dict[Protocol, str], replicas: tuple[str, ...] = ()) -> Target:
         return Target(
             workload,
             addresses,
-            self.timeout_s,
+            self.options.timeout,
             access=self.access,
             replicas=replicas,
-            connections=self.connections,
+            connections=self.options.connections,
         )
 
     def recording_for(self, model: str) -> Recording | None:
@@ -126,8 +110,8 @@ class Requests:
         if self.recording is None:
             return None
         with refused(BadRecording):
-            of_model = self.recording.of_model(self.recorded_model or model)
-            return of_model.of_signature(self.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
+            of_model = self.recording.of_model(self.options.recorded_model or model)
+            return of_model.of_signature(self.options.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
 
 
 def find_target(
@@ -140,7 +124,8 @@ def find_target(
     lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
     check_predictions(lines, addresses, requests.access)
     target = requests.target(Workload(lines), addresses, replicas)
-    return with_checks(target, requests.checks, dict.fromkeys(addresses, requests.golden))
+    checks = requests.options.golden
+    return with_checks(target, checks, dict.fromkeys(addresses, checks.path))
 
 
 def find_lines(
@@ -157,7 +142,7 @@ def find_lines(
     With `replayed`, the lines share the recorded requests in turn, to send them at their recorded times. Otherwise,
     each line has all requests.
     """
-    signature = fetch_signature(spec, requests.signature_name, addresses, requests.access)
+    signature = fetch_signature(spec, requests.options.signature_name, addresses, requests.access)
     protocols = tuple(addresses)
     try:
         if not replayed:
@@ -176,20 +161,19 @@ def find_lines(
 
 def _arrays(requests: Requests, signature: Signature) -> tuple[Mapping[str, Array] | None, Mapping[str, Array] | None]:
     """Return the inputs and outputs that files contain. Raises BadInput."""
-    if requests.golden is not None:
-        golden = GoldenRows.read(requests.golden, signature)
+    options = requests.options
+    if options.golden.path is not None:
+        golden = GoldenRows.read(options.golden.path, signature)
         return golden.inputs, golden.outputs
     if isinstance(requests.own, Mapping):
         return fitted(requests.own, signature), None
-    if requests.input_file is None:
-        return (openai.prompts(requests.lengths) if signature is openai.SIGNATURE else None), None
-    return read_inputs(requests.input_file, signature), None
-
-
-def read_recording(paths: Sequence[Path]) -> Recording:
-    """Read files of recorded requests. Raise a usage error for an invalid file."""
-    with refused(BadRecording):
-        return Recording.read(paths)
+    if options.input_file is not None:
+        return read_inputs(options.input_file, signature), None
+    if signature in openai.SIGNATURES.values():
+        return openai.prompts(requests.lengths, options.prompts), None
+    if options.prompts is not None:
+        raise BadInput("--prompts needs a language model at an address with openai+")
+    return None, None
 
 
 def _read_golden(version: Path, signature: Signature) -> Recording:
@@ -204,8 +188,9 @@ def _read_golden(version: Path, signature: Signature) -> Recording:
 
 def _made(requests: Requests, spec: ModelSpec, signature: Signature) -> Iterator[Request]:
     recording = requests.recording_for(spec.name)
-    if recording is None and requests.golden is not None and requests.golden.is_dir():
-        recording = _read_golden(requests.golden, signature)
+    golden = requests.options.golden.path
+    if recording is None and golden is not None and golden.is_dir():
+        recording = _read_golden(golden, signature)
     if recording is not None:
         return recorded_requests(recording, signature)
     own = requests.own
@@ -288,7 +273,7 @@ def fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol,
             )
         try:
             if protocol == "openai":
-                signature = _chat_signature(spec, address, access)
+                signature = _openai_signature(spec, name or DEFAULT_SIGNATURE_NAME, address, access)
                 continue
             with access.client(address, PROBE_TIMEOUT_S) as client:
                 signature = client.metadata(spec.name, version=spec.version, label=spec.label).signature(name)
@@ -301,8 +286,10 @@ def fetch_signature(spec: ModelSpec, name: str | None, addresses: dict[Protocol,
     return signature
 
 
-def _chat_signature(spec: ModelSpec, address: str, access: Access) -> Signature:
-    """Return the signature of chat completions, if the server lists the model. Raises TpuserveError."""
+def _openai_signature(spec: ModelSpec, name: str, address: str, access: Access) -> Signature:
+    """Return the signature of a kind of completions, if the server lists the model. Raises TpuserveError."""
+    if name not in openai.SIGNATURES:
+        raise errors.InvalidArgument(f"the signatures of OpenAI's API are {', '.join(openai.SIGNATURES)}, not {name}")
     with closing(access.transport(address)) as transport:
         body = transport.send(openai.MODELS, PROBE_TIMEOUT_S).body
     try:
@@ -311,7 +298,7 @@ def _chat_signature(spec: ModelSpec, address: str, access: Access) -> Signature:
         raise errors.Internal("the list of models (/v1/models) does not have the form of OpenAI's API") from None
     if spec.name not in names:
         raise errors.NotFound(f"it serves {', '.join(names) or 'no model'}")
-    return openai.SIGNATURE
+    return openai.SIGNATURES[name]
 
 
 def check_predictions(lines: Sequence[Line], addresses: Mapping[Protocol, str], access: Access) -> None:

@@ -60,6 +60,7 @@ class Payloads:
             rows=None if self.rows is None else str(self.rows),
             lengths=self.lengths,
             input_file=None if is_recorded else path,
+            prompts=None,
             recorded=(path,) if path is not None and is_recorded else (),
             recorded_model=self.recorded_model,
             signature_name=signature_name,

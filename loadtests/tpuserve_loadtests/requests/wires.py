@@ -67,10 +67,10 @@ def _values(name: str, array: Array) -> list[Any]:
 
 
 class OpenAiWire(OipRestWire):
-    """Wire of chat completions, whose sender makes each stream a response of the Open Inference Protocol."""
+    """Wire of completions, whose sender makes each stream a response of the Open Inference Protocol."""
 
     def predict(self, call: PredictCall) -> Exchange:
-        return openai.chat(call)
+        return openai.completion_request(call)
 
 
 WIRES: Final[Mapping[Protocol, Wire]] = {
