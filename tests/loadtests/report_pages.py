@@ -12,7 +12,7 @@ from tpuserve_loadtests.golden.difference import Compared, Parity
 from tpuserve_loadtests.golden.tolerance import Allowed
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.judgement.run import Rules, judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured, Segments
@@ -130,15 +130,14 @@ def page_of_a_search() -> str:
         (each, Watched.of(measured, seen_server(300, batch=1 + int(each.rate_per_s // 100))))
         for each, measured in tries
     ]
-    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), watched_tries)
-    searched = Searched(found, tries, servers)
+    searched = Searched(found, watched_tries, Watched.of(tries[0][1], seen_server(300)))
     return page(search_report(HOSTILE, searched, gates("p99<=20ms", "error_rate<=1%"), SETTINGS))
 
 
 def page_of_a_search_that_one_user_ended() -> str:
     """Return the page of a search whose single user missed the objective, so that it tried no rate."""
     alone = Watched.of(recorded_run(open_load(25), 40), seen_server(300))
-    searched = Searched(Found(None, None), [], SearchServers(alone), f"p99 of 128 ms; {HOSTILE}")
+    searched = Searched(Found(None, None), [], alone, f"p99 of 128 ms; {HOSTILE}")
     return page(search_report(HOSTILE, searched, gates("p99<=20ms"), SETTINGS))
 
 
@@ -268,8 +267,8 @@ def page_of_a_scenario(scenario: Scenario = Scenario.SERVER, seconds: float = 8.
     watched_tries = [
         (probe, Watched.of(each, seen_server(300, batch=int(probe.rate_per_s // 100)))) for probe, each in tries
     ]
-    servers = SearchServers(Watched.of(tries[0][1], seen_server(300)), watched_tries)
-    searched = Searched(Found(tries[2][0], tries[1][0]), tries, servers)
+    alone = Watched.of(tries[0][1], seen_server(300))
+    searched = Searched(Found(tries[2][0], tries[1][0]), watched_tries, alone)
     outcome = MlperfOutcome(judge_mlperf(scenario, measured, 1, 15), watched, searched=searched)
     return page(mlperf_report(HOSTILE, outcome, gates("p99<=15ms"), SETTINGS))
 

@@ -19,10 +19,12 @@ from tpuserve_formats.version_reports import MOST_REPORT_BYTES
 from tpuserve_loadtests.cli.files import checked_page
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured, Segments
+from tpuserve_loadtests.monitoring.server_side import Seen
+from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.rendering.exports import csv_text, hdr_log, percentile_distribution
 from tpuserve_loadtests.rendering.report import Report
 from tpuserve_loadtests.reports.compare import compare_report
@@ -90,7 +92,12 @@ def test_each_try_of_a_search_is_a_row_and_says_why() -> None:
     probe = Probe(100, Outcome.FAILS, 'p99<=20ms: 30 of 800 late, "too many"')
 
     def search(*tries: tuple[Probe, Measured]) -> Report:
-        return search_report("m", Searched(None, tries, SearchServers()), [Threshold.parse("p99<=20ms")], {})
+        return search_report(
+            "m",
+            Searched(None, [(probe, Watched.of(measured, Seen())) for probe, measured in tries]),
+            [Threshold.parse("p99<=20ms")],
+            {},
+        )
 
     (row,) = rows(search((probe, recorded_run(open_load(100)))))
     assert (row["holds"], row["reason"]) == ("False", probe.reason)

@@ -10,12 +10,13 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.comparison import ComparisonOutcome, judge_comparison
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import Rules, judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.soak import SoakOutcome, judge_soak
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Segments
 from tpuserve_loadtests.mlperf.report import mlperf_cases, mlperf_search_cases
 from tpuserve_loadtests.mlperf.rules import MlperfOutcome, Scenario, judge_mlperf
+from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.rendering.exports import junit_xml
 from tpuserve_loadtests.rendering.report import Case, Page, Report
@@ -113,7 +114,7 @@ def test_a_search_fails_in_what_ended_it() -> None:
     best, ceiling = (Probe(rate, outcome, "why") for rate, outcome in ((100, Outcome.HOLDS), (120, Outcome.FAILS)))
 
     def of(found: Found | None, problem: str = "", exit_code: int = 0) -> list[Case]:
-        return search_cases(Searched(found, (), SearchServers(), problem, exit_code), [SLO])
+        return search_cases(Searched(found, (), None, problem, exit_code), [SLO])
 
     assert failed(of(Found(best, ceiling))) == []
     assert failed(of(Found(None, ceiling))) == ["a rate keeps p99<=20ms"]
@@ -153,8 +154,8 @@ def test_a_search_that_finds_no_rate_for_mlperf_fails_in_what_ended_it() -> None
     ceiling = Probe(120, Outcome.FAILS, "why")
 
     def of(found: Found | None, problem: str = "", exit_code: int = 0) -> list[Case]:
-        tries = [(ceiling, recorded_run(open_load(120)))]
-        return mlperf_search_cases(Searched(found, tries, SearchServers(), problem, exit_code))
+        tries = [(ceiling, Watched.of(recorded_run(open_load(120)), Seen()))]
+        return mlperf_search_cases(Searched(found, tries, None, problem, exit_code))
 
     none = of(Found(None, ceiling))
     assert failed(none) == ["Server is VALID"]

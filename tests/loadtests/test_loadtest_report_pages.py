@@ -27,10 +27,11 @@ from tests.loadtests.report_pages import (
 )
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.mlperf.rules import Scenario
 from tpuserve_loadtests.monitoring.server_side import Seen
+from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.rendering.drawing import draw_intervals
 from tpuserve_loadtests.rendering.scales import milliseconds
 from tpuserve_loadtests.reports.compare import interval_chart
@@ -378,7 +379,7 @@ def test_a_search_says_what_it_found_and_what_did_not_hold() -> None:
     ("found", "expected"), [(None, "warn: The search stopped early"), (Found(None, None), "bad: No rate holds")]
 )
 def test_a_search_without_an_answer_has_a_page_too(found: Found | None, expected: str) -> None:
-    tries = [(Probe(100, Outcome.FAILS, "p99<=1ms: 90 of 100 late"), run())] if found else []
-    searched = Searched(found, tries, SearchServers(), "interrupted")
+    tries = [(Probe(100, Outcome.FAILS, "p99<=1ms: 90 of 100 late"), Watched.of(run(), Seen()))] if found else []
+    searched = Searched(found, tries, problem="interrupted")
     page = page_of(search_report("digits", searched, gates("p99<=1ms"), {}))
     assert verdict(page) == expected

@@ -11,6 +11,8 @@ from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Out
 from tpuserve_loadtests.judgement.threshold import Lines, Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.monitoring.server_side import Seen
+from tpuserve_loadtests.monitoring.watched import Watched
 
 SERVICE_S = 0.005
 SLO = Threshold.parse("p99<=40ms")
@@ -31,6 +33,10 @@ def simulated(load: Load) -> Measured:
     return Measured(load, recorder, load.seconds, (0.1,))
 
 
+def trials_of(run: Callable[[Load], Measured], base: Load, rules: Rules) -> Trials:
+    return Trials(lambda load: Watched.of(run(load), Seen()), base, rules)
+
+
 def true_rate() -> float:
     """Return the rate at which a hundredth of very many requests are late."""
     gaps = np.random.default_rng(0).exponential(1, 2_000_000)
@@ -48,7 +54,7 @@ def test_the_rate_that_is_found_is_within_five_percent_of_the_truth_for_every_se
     truth = true_rate()
     assert 140 < truth < 180  # between 0.7 and 0.9 of the device's capacity
     for seed in range(10):
-        trials = Trials(simulated, Load(60, 5, seed=seed), Rules((SLO.opposite,)))
+        trials = trials_of(simulated, Load(60, 5, seed=seed), Rules((SLO.opposite,)))
         found = search_rates(trials.attempt, 20, 1e6, 0.02)
         assert found.best is not None
         assert found.best.rate_per_s == pytest.approx(truth, rel=0.05), f"seed {seed}"
@@ -109,7 +115,7 @@ def test_a_trial_lasts_until_its_percentile_can_be_told() -> None:
         loads.append(load)
         return simulated(load)
 
-    trials = Trials(run, Load(1, 0), Rules((SLO.opposite,)))
+    trials = trials_of(run, Load(1, 0), Rules((SLO.opposite,)))
     assert trials.attempt(10).holds
     assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 459 requests, and a tenth
     assert not trials.attempt(250).holds
@@ -143,7 +149,7 @@ def of_two_lines(slow_ms: float, share: float) -> Callable[[Load], Measured]:
 )
 def test_an_objective_judges_the_lines_that_it_selects(objective: str, found: str) -> None:
     lines = Lines({name: frozenset({name}) for name in ("common", "rare")})
-    trials = Trials(of_two_lines(50, 0.1), Load(10, 0), Rules((Threshold.parse(objective).opposite,), lines))
+    trials = trials_of(of_two_lines(50, 0.1), Load(10, 0), Rules((Threshold.parse(objective).opposite,), lines))
     probe = trials.attempt(200)
     assert probe.holds is not bool(found)
     assert found in probe.reason
@@ -158,8 +164,8 @@ def test_a_trial_lasts_until_the_percentile_of_a_rare_line_can_be_told() -> None
         return answer(load)
 
     rules = Rules((Threshold.parse("rare.p99<=40ms").opposite,), Lines({"rare": frozenset({"rare"})}))
-    trials = Trials(run, Load(1, 0), rules)
-    assert trials.begin(answer(Load(2, 0, users=2))) == []
+    trials = trials_of(run, Load(1, 0), rules)
+    assert trials.begin(Watched.of(answer(Load(2, 0, users=2)), Seen())) == []
     trials.attempt(100)
     assert loads[0].seconds == pytest.approx(50.5, rel=0.01)  # 4,590 requests, a tenth of them rare, and a tenth
 
@@ -172,11 +178,11 @@ def test_ctrl_c_and_a_generator_at_its_limit_end_the_search() -> None:
         return Measured(load, Recorder(("grpc",), load), 1, (0.99,))
 
     with pytest.raises(Interrupted):
-        Trials(stopped, Load(1), Rules((SLO.opposite,))).attempt(10)
+        trials_of(stopped, Load(1), Rules((SLO.opposite,))).attempt(10)
     with pytest.raises(
         GeneratorLimit, match=r"at 10 requests/s, poisson the load generator was the limit: it used 0\.99 of one core"
     ):
-        Trials(busy, Load(1), Rules((SLO.opposite,))).attempt(10)
+        trials_of(busy, Load(1), Rules((SLO.opposite,))).attempt(10)
 
 
 @pytest.mark.parametrize(("disturbed", "runs"), [(0, 1), (1, 2), (2, 3)])
@@ -190,7 +196,7 @@ def test_a_run_that_something_else_has_disturbed_is_made_again(disturbed: int, r
             measured.recorder.record_lag(0.5, 0.2)
         return measured
 
-    assert Trials(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50).holds
+    assert trials_of(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50).holds
     assert len(loads) == runs
     assert len(set(loads)) == 1  # the same load, with the same arrivals
 
@@ -202,5 +208,5 @@ def test_a_search_on_a_machine_that_is_always_disturbed_ends() -> None:
         return measured
 
     with pytest.raises(GeneratorLimit, match=r"1 % of requests were sent more than 200\.\d ms late"):
-        Trials(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50)
-    assert Trials(run, Load(60, 0), Rules((SLO.opposite,), strict=False)).attempt(50).holds
+        trials_of(run, Load(60, 0), Rules((SLO.opposite,))).attempt(50)
+    assert trials_of(run, Load(60, 0), Rules((SLO.opposite,), strict=False)).attempt(50).holds

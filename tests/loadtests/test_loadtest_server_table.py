@@ -10,7 +10,7 @@ from tests.loadtests.metrics_pages import MetricsPages, seen_server
 from tests.loadtests.recorded_runs import open_load, recorded_run
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.run import judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.metrics_page import Served
 from tpuserve_loadtests.monitoring.server_side import Seen, read_stretch
@@ -118,10 +118,9 @@ def test_what_is_not_known_of_both_sides_is_told_once() -> None:
 
 def test_a_search_that_is_part_of_something_tells_no_note_again() -> None:
     unknown = Watched.of(run(), Seen(note=WHY))
-    servers = SearchServers(unknown, [(probe(100, Outcome.HOLDS), unknown)])
-    found = Found(probe(100, Outcome.HOLDS), None)
-    assert servers.notes(found) == [WHY]
-    assert servers.notes(found, known_note=WHY) == []
+    searched = Searched(Found(probe(100, Outcome.HOLDS), None), [(probe(100, Outcome.HOLDS), unknown)], unknown)
+    assert searched.server_notes() == [WHY]
+    assert searched.server_notes(known_note=WHY) == []
 
 
 def probe(rate_per_s: float, outcome: Outcome) -> Probe:
@@ -132,17 +131,18 @@ def test_a_search_says_what_gave_in() -> None:
     quick = Watched.of(run(10.0), seen_server(100))
     held, failed = probe(100, Outcome.HOLDS), probe(120, Outcome.FAILS)
     tries = [(held, quick), (probe(200, Outcome.FAILS), quick), (failed, slow_side())]
-    servers = SearchServers(Watched.of(run(10.0), seen_server(100)), tries)
+    alone = Watched.of(run(10.0), seen_server(100))
     for found in (Found(held, failed), None):
-        assert [name for name, _ in servers.rows(found)] == [
+        searched = Searched(found, tries, alone)
+        assert [name for name, _ in searched.server_rows] == [
             "100 requests/s, constant",
             "100.0/s holds",
             "120.0/s fails",
         ]
-        assert servers.bottleneck(found).startswith("120.0/s compared with 100 requests/s, constant: mean latency +")
-        assert "execution +10.00" in servers.bottleneck(found)
-    assert servers.bottleneck(Found(held, None)) == ""
-    assert SearchServers().rows(None) == []
+        assert searched.bottleneck.startswith("120.0/s compared with 100 requests/s, constant: mean latency +")
+        assert "execution +10.00" in searched.bottleneck
+    assert Searched(Found(held, None), tries, alone).bottleneck == ""
+    assert Searched(None, []).server_rows == []
 
 
 def test_refusals_have_a_column_of_their_own() -> None:

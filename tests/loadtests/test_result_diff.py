@@ -16,7 +16,7 @@ from tests.support import forked_command
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, EXIT_USAGE
 from tpuserve_loadtests.judgement.run import Rules, judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_side import Seen
@@ -130,9 +130,8 @@ def search_result(path: Path, best: float | None, ceiling: float | None) -> Resu
         if rate is not None
     ]
     found = Found(*(next((each for each in probes if each.rate_per_s == rate), None) for rate in (best, ceiling)))
-    tries = [(probe, recorded_run(open_load(100))) for probe in probes]
-    servers = SearchServers(probes=[(probe, Watched.of(measured, Seen())) for probe, measured in tries])
-    report = search_report("m", Searched(found, tries, servers), [Threshold.parse("p99<=20ms")], {})
+    tries = [(probe, Watched.of(recorded_run(open_load(100)), Seen())) for probe in probes]
+    report = search_report("m", Searched(found, tries), [Threshold.parse("p99<=20ms")], {})
     path.write_text(result_json(report, _NOW, _NOW, with_runs=True), encoding="utf-8")
     return ResultFile.read(path)
 

@@ -15,7 +15,7 @@ from tests.loadtests.recorded_runs import open_load, recorded_run
 from tests.loadtests.test_loadtest_files import loadtest, server, soak_of
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.run import Rules, judge_run
-from tpuserve_loadtests.judgement.search import Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.threshold import Threshold
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
@@ -54,8 +54,9 @@ def of_sweep() -> Report:
 
 def of_search() -> Report:
     probe, measured = Probe(100, Outcome.FAILS, "too late"), recorded_run(open_load(100))
-    servers = SearchServers(probes=[(probe, Watched.of(measured, Seen()))])
-    return search_report("m", Searched(None, [(probe, measured)], servers), [Threshold.parse("p99<=20ms")], {})
+    return search_report(
+        "m", Searched(None, [(probe, Watched.of(measured, Seen()))]), [Threshold.parse("p99<=20ms")], {}
+    )
 
 
 def of_comparison() -> Report:

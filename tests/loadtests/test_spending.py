@@ -14,7 +14,7 @@ from tpuserve_formats.price import Price
 from tpuserve_loadtests.judgement.comparison import judge_comparison
 from tpuserve_loadtests.judgement.repetition import Settling, judge_repetition
 from tpuserve_loadtests.judgement.run import Rules, judge_run
-from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched, SearchServers
+from tpuserve_loadtests.judgement.search import Found, Outcome, Probe, Searched
 from tpuserve_loadtests.judgement.soak import judge_soak
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import Threshold
@@ -174,8 +174,8 @@ def test_a_sweep_shows_the_cost_of_each_step() -> None:
 def test_a_search_shows_the_cost_at_the_highest_rate_that_holds() -> None:
     holds, fails = Probe(100, Outcome.HOLDS, "fine"), Probe(200, Outcome.FAILS, "late")
     tries = [(probe, recorded_run(open_load(probe.rate_per_s))) for probe in (holds, fails)]
-    servers = SearchServers(probes=[(probe, Watched.of(one, Seen(energy=ENERGY))) for probe, one in tries])
-    searched = Searched(Found(holds, fails), tries, servers, rows=2.0, price=PRICE)
+    watched = [(probe, Watched.of(one, Seen(energy=ENERGY))) for probe, one in tries]
+    searched = Searched(Found(holds, fails), watched, rows=2.0, price=PRICE)
     report = search_report("m", searched, [Threshold.parse("p99<=20ms")], {})
     text = printed(report)
     assert "Cost: 5.00 EUR per million predictions, at 200 predictions/s and 3.6 EUR/h\n" in text

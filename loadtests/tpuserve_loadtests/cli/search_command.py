@@ -1,7 +1,6 @@
 """The command `tpuserve loadtest search`, which finds the highest rate that keeps an objective."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -9,27 +8,20 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import RangeOptions, SearchOptions
 from tpuserve_loadtests.cli.requested_traffic import find_traffic
-from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.search import (
     Found,
-    GeneratorLimit,
-    Interrupted,
-    NothingAnswered,
     Probe,
     Searched,
-    SearchServers,
+    SearchEnded,
     Trials,
     is_objective,
     search_rates,
 )
-from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
+from tpuserve_loadtests.monitoring.watched import Watched
 from tpuserve_loadtests.reports.search import search_report
 from tpuserve_loadtests.traffic.target import Runs
-
-if TYPE_CHECKING:
-    from tpuserve_loadtests.monitoring.watched import Watched
 
 
 def search(options: SearchOptions) -> None:
@@ -83,44 +75,22 @@ def search_rate(
     within: RangeOptions,
     rules: Rules,
 ) -> Searched:
-    tries = _Tries(runs, server)
-    trials = Trials(lambda load: tries.run(load, rules), terms.open("1"), rules, on_probe=tries.record)
-    try:
-        alone = tries.run_alone(terms.warm_up_s)
-        if missed := trials.begin(alone):
-            return Searched(Found(None, None), trials.probes, tries.servers, "; ".join(missed))
-        start = within.start or max(alone.rate_per_s / 2, 1.0)
-        found = search_rates(trials.attempt, start, within.highest, within.precision)
-        return Searched(found, trials.probes, tries.servers)
-    except Interrupted:
-        return Searched(None, trials.probes, tries.servers, INTERRUPTED, EXIT_INTERRUPTED)
-    except NothingAnswered as nothing:
-        return Searched(None, trials.probes, tries.servers, str(nothing), EXIT_FAILED)
-    except GeneratorLimit as limit:
-        return Searched(None, trials.probes, tries.servers, str(limit), EXIT_GENERATOR)
-
-
-class _Tries:
-    """Runner of loads that watches the server and keeps its metrics for the runs that count."""
-
-    def __init__(self, runs: Runs, server: ServerWatch) -> None:
-        self.servers = SearchServers()
-        self._runs, self._server = runs, server
-        self._last: Watched | None = None
-
-    def run_alone(self, warm_up_s: float) -> Measured:
-        load = Load(_FIRST_S, min(warm_up_s, _FIRST_S), users=len(self._runs.lines))
-        watched = loads.run_watched(self._runs, self._server, load, title="Single user, for")
-        self.servers.alone = watched.condensed()
-        return watched.runs[0]
-
-    def run(self, load: Load, rules: Rules) -> Measured:
+    def run(load: Load) -> Watched:
         load, hopeless = rules.watched(load)
-        self._last = loads.run_watched(self._runs, self._server, load, hopeless.why, "Trying for")
-        return self._last.runs[0]
+        return loads.run_watched(runs, server, load, hopeless.why, "Trying for")
 
-    def record(self, probe: Probe, measured: Measured) -> None:
-        mark = "holds" if probe.holds else "does not hold"
-        click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)
-        assert self._last is not None  # it was run
-        self.servers.probes.append((probe, self._last.condensed()))
+    trials = Trials(run, terms.open("1"), rules, on_probe=_report)
+    first = Load(_FIRST_S, min(terms.warm_up_s, _FIRST_S), users=len(runs.lines))
+    try:
+        alone = loads.run_watched(runs, server, first, title="Single user, for")
+        if missed := trials.begin(alone):
+            return trials.searched(Found(None, None), "; ".join(missed))
+        start = within.start or max(alone.runs[0].rate_per_s / 2, 1.0)
+        return trials.searched(search_rates(trials.attempt, start, within.highest, within.precision))
+    except SearchEnded as ended:
+        return trials.searched(None, str(ended), ended.exit_code)
+
+
+def _report(probe: Probe) -> None:
+    mark = "holds" if probe.holds else "does not hold"
+    click.echo(f"  {probe.rate_per_s:10,.1f}/s  {mark:13}  {probe.reason}", err=True)

@@ -5,27 +5,20 @@ requests often cluster, so the search repeats a passing rate with other arrivals
 fails, bisects it, then verifies the result. This module sends no requests and reads no clock.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
-
-from tpuserve_formats.price import Price
-from tpuserve_loadtests.judgement.spending import Spending
-from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured, Part
-from tpuserve_loadtests.monitoring.watched import Watched, changes
-
-if TYPE_CHECKING:
-    from tpuserve_loadtests.monitoring.energy import EnergyFound
-
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from tpuserve_formats.counted import counted
+from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load, RateProfile, Segment
+from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.judgement.run import Rules, judge_generator
+from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import Threshold
+from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured, Part
+from tpuserve_loadtests.monitoring.watched import Watched, changes
 from tpuserve_loadtests.statistics.early_stopping import late_allowed, queries_needed
 
 
@@ -177,70 +170,29 @@ def _bisect(attempt: Try, best: Probe, ceiling: Probe, precision: float) -> tupl
     return best, ceiling
 
 
-_Try: TypeAlias = tuple[Probe, Watched]
-
-
-@dataclass
-class SearchServers:
-    """The server's metrics during a search: for one user `alone`, and for each trial in order."""
-
-    alone: Watched | None = None
-    probes: list[_Try] = field(default_factory=list)
-
-    def rows(self, found: Found | None) -> list[tuple[str, Watched]]:
-        """Return rows that show the bottleneck: one user alone, the highest rate that holds, the lowest that fails."""
-        held, failed = self._around(found)
-        return [
-            *([(str(self.alone.runs[0].load), self.alone)] if self.alone else []),
-            *([(f"{held[0].rate_per_s:,.1f}/s holds", held[1])] if held else []),
-            *([(f"{failed[0].rate_per_s:,.1f}/s fails", failed[1])] if failed else []),
-        ]
-
-    def bottleneck(self, found: Found | None) -> str:
-        """Return the changes from one user alone to the lowest failing rate, or an empty string if they are unknown."""
-        _, failed = self._around(found)
-        if self.alone is None or failed is None:
-            return ""
-        probe, watched = failed
-        changed = changes(self.alone, watched)
-        return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {changed}" if changed else ""
-
-    def notes(self, found: Found | None, known_note: str = "") -> list[str]:
-        """Return the distinct notes on the rows, except the argument."""
-        found_notes = dict.fromkeys(watched.note for _, watched in self.rows(found))
-        return [note for note in found_notes if note not in ("", known_note)]
-
-    def _around(self, found: Found | None) -> tuple[_Try | None, _Try | None]:
-        """Return the trials of the highest rate that holds and the lowest higher rate that fails.
-
-        An unfinished search has no result, so its trials determine both.
-        """
-        tries = {probe.rate_per_s: (probe, watched) for probe, watched in self.probes}
-        if found is not None:
-            best, ceiling = found.best, found.ceiling
-            return tries.get(best.rate_per_s) if best else None, tries.get(ceiling.rate_per_s) if ceiling else None
-        held = max((rate for rate, (probe, _) in tries.items() if probe.holds), default=None)
-        failed = min(
-            (rate for rate, (probe, _) in tries.items() if not probe.holds and rate > (held or 0)), default=None
-        )
-        return tries.get(held or 0), tries.get(failed or 0)
+# A trial with its last run and the server's metrics.
+Trial: TypeAlias = tuple[Probe, Watched]
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
     """The outcome of a search. `found` is None if the search did not end, for the reason in `problem`.
 
-    `exit_code` is the code for that reason. `servers` holds the server's metrics for one user alone and for each of the
-    `probes`. `rows` is the mean number of rows per request. `price` is that of the server's machine, if known.
+    `exit_code` is the code for that reason. `alone` is the run of one user, and None if it did not end. `rows` is the
+    mean number of rows per request. `price` is that of the server's machine, if known.
     """
 
     found: Found | None
-    probes: Sequence[tuple[Probe, Measured]]
-    servers: SearchServers
+    trials: Sequence[Trial]
+    alone: Watched | None = None
     problem: str = ""
     exit_code: int = 0
     rows: float = 1.0
     price: Price | None = None
+
+    @property
+    def probes(self) -> list[tuple[Probe, Measured]]:
+        return [(probe, watched.runs[0]) for probe, watched in self.trials]
 
     @property
     def spendings(self) -> list[Spending | None]:
@@ -248,11 +200,9 @@ class Searched:
 
         Such a trial may end early, while the responses to its warm-up still arrive.
         """
-        unknown: list[EnergyFound] = [None] * len(self.probes)
-        energies = [watched.energy for _, watched in self.servers.probes] or unknown
         return [
-            Spending(measured.rate_per_s, self.rows, self.price, energy) if probe.holds else None
-            for (probe, measured), energy in zip(self.probes, energies, strict=True)
+            Spending(watched.runs[0].rate_per_s, self.rows, self.price, watched.energy) if probe.holds else None
+            for probe, watched in self.trials
         ]
 
     @property
@@ -261,7 +211,7 @@ class Searched:
         best = self.found.best if self.found else None
         found = [
             spending
-            for (probe, _), spending in zip(self.probes, self.spendings, strict=True)
+            for (probe, _), spending in zip(self.trials, self.spendings, strict=True)
             if best is not None and probe.rate_per_s == best.rate_per_s
         ]
         return found[-1] if found else None
@@ -269,8 +219,45 @@ class Searched:
     @property
     def runs(self) -> list[Measured]:
         """All loads: one user alone, then the trials."""
-        alone = self.servers.alone.runs if self.servers.alone is not None else ()
-        return [*alone, *(measured for _, measured in self.probes)]
+        return [*(self.alone.runs if self.alone else ()), *(measured for _, measured in self.probes)]
+
+    @property
+    def server_rows(self) -> list[tuple[str, Watched]]:
+        """The runs that show the bottleneck: one user alone, the highest rate that holds, the lowest that fails."""
+        held, failed = self._around()
+        return [
+            *([(str(self.alone.runs[0].load), self.alone)] if self.alone else []),
+            *([(f"{held[0].rate_per_s:,.1f}/s holds", held[1])] if held else []),
+            *([(f"{failed[0].rate_per_s:,.1f}/s fails", failed[1])] if failed else []),
+        ]
+
+    @property
+    def bottleneck(self) -> str:
+        """The changes from one user alone to the lowest failing rate, or an empty string if they are unknown."""
+        _, failed = self._around()
+        if self.alone is None or failed is None:
+            return ""
+        probe, watched = failed
+        changed = changes(self.alone, watched)
+        return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {changed}" if changed else ""
+
+    def server_notes(self, known_note: str = "") -> list[str]:
+        """Return the distinct notes on the server's metrics, except the argument."""
+        notes = dict.fromkeys(watched.note for _, watched in self.server_rows)
+        return [note for note in notes if note not in ("", known_note)]
+
+    def _around(self) -> tuple[Trial | None, Trial | None]:
+        """Return the trials of the highest rate that holds and the lowest higher rate that fails.
+
+        An unfinished search has no result, so its trials determine both.
+        """
+        trials = {probe.rate_per_s: (probe, watched) for probe, watched in self.trials}
+        if self.found is not None:
+            best, ceiling = self.found.best, self.found.ceiling
+            return trials.get(best.rate_per_s) if best else None, trials.get(ceiling.rate_per_s) if ceiling else None
+        held = max((rate for rate, (probe, _) in trials.items() if probe.holds), default=0.0)
+        failed = min((rate for rate, (probe, _) in trials.items() if not probe.holds and rate > held), default=0.0)
+        return trials.get(held), trials.get(failed)
 
     @property
     def statement(self) -> str:
@@ -299,38 +286,52 @@ _TAKES = 3
 _LEAST_SHARE: Final = 0.01
 
 
-class Interrupted(Exception):
+class SearchEnded(Exception):
+    """Error that ends a search without a result. The message states the reason, and `exit_code` is its code."""
+
+    exit_code: int
+
+
+class Interrupted(SearchEnded):
     """Error for a search that the user interrupted."""
 
-
-class GeneratorLimit(Exception):
-    """Error for a rate that the generator could not send as scheduled. The message states the reason."""
+    exit_code = EXIT_INTERRUPTED
 
 
-class NothingAnswered(Exception):
+class GeneratorLimit(SearchEnded):
+    """Error for a rate that the generator could not send as scheduled."""
+
+    exit_code = EXIT_GENERATOR
+
+
+class NothingAnswered(SearchEnded):
     """Error for a run in which every request failed. The message names an error."""
+
+    exit_code = EXIT_FAILED
 
 
 @dataclass
 class Trials:
     """Trials of rates. `run` runs a load, `base` is the load without the rate.
 
-    `probes` are the trials so far, each with its last run. `share` is the smallest share of the requests that a
-    percentile judges.
+    `done` are the trials so far, and `alone` is the run of one user before them. `share` is the smallest share of the
+    requests that a percentile judges.
     """
 
-    run: Callable[[Load], Measured]
+    run: Callable[[Load], Watched]
     base: Load
     rules: Rules
-    on_probe: Callable[[Probe, Measured], None] = lambda probe, measured: None
-    probes: list[tuple[Probe, Measured]] = field(default_factory=list)
+    on_probe: Callable[[Probe], None] = lambda probe: None
+    done: list[Trial] = field(default_factory=list)
+    alone: Watched | None = None
     share: float = 1.0
 
-    def begin(self, alone: Measured) -> list[str]:
+    def begin(self, watched: Watched) -> list[str]:
         """Return descriptions of the objectives that a run of one user alone shows to be missed.
 
         Its shares of the lines set the length of the trials. Raises the same errors as `attempt`.
         """
+        self.alone, alone = watched.condensed(), watched.runs[0]
         self._check(alone)
         percentiles = [gate for gate in self.rules.gates if gate.percentile is not None]
         judged = [part.tally.requests for gate in percentiles for part in self.rules.lines.judged(gate, alone)]
@@ -343,25 +344,30 @@ class Trials:
         samples: dict[tuple[Threshold, str], Sample] = {}
         for _ in range(_RUNS):
             load = replace(load, seed=load.seed + 1)
-            measured = self._measure(load)
+            watched = self._measure(load)
+            measured = watched.runs[0]
             answers = self._answers(measured, samples)
             if all(answer is Answer.KEPT for answer, _ in answers):
-                return self._probe(rate_per_s, Outcome.HOLDS, [words for _, words in answers], measured)
+                return self._probe(rate_per_s, Outcome.HOLDS, [words for _, words in answers], watched)
             missed = [words for answer, words in answers if answer is Answer.MISSED]
             if missed or measured.stopped:
-                return self._probe(rate_per_s, Outcome.FAILS, missed or [measured.stopped], measured)
+                return self._probe(rate_per_s, Outcome.FAILS, missed or [measured.stopped], watched)
         unclear = [words for answer, words in answers if answer is Answer.UNCLEAR]
         reasons = [*unclear, f"not shown to hold in {_RUNS} runs"]
-        return self._probe(rate_per_s, Outcome.FAILS, reasons, measured)
+        return self._probe(rate_per_s, Outcome.FAILS, reasons, watched)
 
-    def _measure(self, load: Load) -> Measured:
+    def searched(self, found: Found | None, problem: str = "", exit_code: int = 0) -> Searched:
+        return Searched(found, self.done, self.alone, problem, exit_code)
+
+    def _measure(self, load: Load) -> Watched:
         """Run a load, again if another process disturbed the generator."""
         for _ in range(_TAKES):
-            measured = self.run(load)
-            if _is_interrupted(measured) or not judge_generator(measured, self.rules.gates).was_disturbed:
+            watched = self.run(load)
+            measured = watched.runs[0]
+            if measured.stopped == INTERRUPTED or not judge_generator(measured, self.rules.gates).was_disturbed:
                 break
         self._check(measured)
-        return measured
+        return watched
 
     def _answers(self, measured: Measured, samples: dict[tuple[Threshold, str], Sample]) -> list[tuple[Answer, str]]:
         """Return the result of each objective, for each part that it judges.
@@ -382,14 +388,14 @@ class Trials:
         fewest = max((queries_needed(percentile) for percentile in percentiles), default=1)
         seconds = max(self.base.seconds, 1.1 * fewest / (rate_per_s * self.share))
         # Every trial has different arrivals, so that the result does not depend on a single sequence.
-        seed = self.base.seed + 1000 * (len(self.probes) + 1)
+        seed = self.base.seed + 1000 * (len(self.done) + 1)
         profile = RateProfile((Segment(seconds, rate_per_s, rate_per_s),))
         return replace(self.base, seconds=seconds, profile=profile, seed=seed)
 
     def _check(self, measured: Measured) -> None:
         """Raise the errors of `attempt` if a run is unusable for the objectives."""
-        if _is_interrupted(measured):
-            raise Interrupted
+        if measured.stopped == INTERRUPTED:
+            raise Interrupted(INTERRUPTED)
         errors = measured.recorder.errors()
         if errors and measured.total.failures == measured.total.requests:
             raise NothingAnswered(f"all {counted(measured.total.requests, 'request')} failed: {errors[0].message}")
@@ -397,13 +403,14 @@ class Trials:
         if verdict.fails(strict=self.rules.strict):
             raise GeneratorLimit(f"at {measured.load} the load generator was the limit: {'; '.join(verdict.limits)}")
 
-    def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], measured: Measured) -> Probe:
+    def _probe(self, rate_per_s: float, outcome: Outcome, words: list[str], watched: Watched) -> Probe:
+        measured = watched.runs[0]
         errors = measured.recorder.errors()
         failed = [f"{measured.total.failures:,} failed, most frequent error: {errors[0].message}"] if errors else []
         probe = Probe(rate_per_s, outcome, "; ".join([*words, *failed]))
         # A search may need dozens of trials, each with several megabytes per line.
-        self.probes.append((probe, measured.condensed()))
-        self.on_probe(probe, measured)
+        self.done.append((probe, watched.condensed()))
+        self.on_probe(probe)
         return probe
 
 
@@ -418,7 +425,3 @@ def _answer(objective: Threshold, part: Part, samples: dict[tuple[Threshold, str
         is_kept = figure is not None and objective.is_true_of(figure)
         answer, words = Answer.KEPT if is_kept else Answer.MISSED, objective.show(figure)
     return answer, f"{objective}{f' of {part.name}' if part.name else ''}: {words}"
-
-
-def _is_interrupted(measured: Measured) -> bool:
-    return measured.stopped == INTERRUPTED

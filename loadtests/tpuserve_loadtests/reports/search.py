@@ -81,29 +81,25 @@ def ended_case(name: str, searched: Searched) -> Case:
 
 
 def search_document(searched: Searched) -> dict[str, Document]:
-    found, seen = searched.found, searched.servers
+    found = searched.found
     best = found.best if found else None
     ceiling = found.ceiling if found else None
     return {
         "rate_per_s": best.rate_per_s if best else None,
         "does_not_hold_per_s": ceiling.rate_per_s if ceiling else None,
         "problem": searched.problem,
-        "alone": seen.alone.as_document() if seen.alone else None,
-        "probes": [
-            {**asdict(probe), **watched.as_document()}
-            for (probe, _), (_, watched) in zip(searched.probes, seen.probes, strict=True)
-        ],
-        "gave_in": seen.bottleneck(found),
-        "server_notes": seen.notes(found),
+        "alone": searched.alone.as_document() if searched.alone else None,
+        "probes": [{**asdict(probe), **watched.as_document()} for probe, watched in searched.trials],
+        "gave_in": searched.bottleneck,
+        "server_notes": searched.server_notes(),
     }
 
 
 def server_sections(kind: str, searched: Searched, known_note: str = "") -> list[Section]:
     """Return the time breakdown, the bottleneck and the notes, except the note `known_note`."""
-    found, seen = searched.found, searched.servers
-    bottleneck, notes = seen.bottleneck(found), seen.notes(found, known_note)
+    bottleneck, notes = searched.bottleneck, searched.server_notes(known_note)
     lines = [*([bottleneck] if bottleneck else []), *(f"note: {note}" for note in notes)]
-    return [servers.table(kind, seen.rows(found)), Remark(lines)]
+    return [servers.table(kind, searched.server_rows), Remark(lines)]
 
 
 def _page(model: str, searched: Searched, objectives: Sequence[Threshold], settings: Mapping[str, str]) -> Page:
@@ -173,7 +169,7 @@ def _tiles(searched: Searched, wanted: str) -> list[Tile]:
 
 
 def _alone_tiles(searched: Searched, objectives: Sequence[Threshold]) -> list[Tile]:
-    alone = searched.servers.alone
+    alone = searched.alone
     if searched.probes or alone is None:
         return []
     (measured,) = alone.runs
