@@ -14,7 +14,7 @@ from benchmarks.loadgen.findings import Environment, Finding, Seen, findings
 from benchmarks.loadgen.wrong_rollout import missed_gate, wrong_under_load
 
 _ROLLOUTS = (
-    Finding("rollout to a version that is wrong above two in flight", "refused, exit 99", wrong_under_load),
+    Finding("rollout to a version that is wrong above two in flight", "refused, exit 1", wrong_under_load),
     Finding("rollout to a version that misses a gate", "refused before a label moves", missed_gate),
 )
 
