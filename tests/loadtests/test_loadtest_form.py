@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +228,16 @@ def test_a_free_dimension_without_rows_is_known_from_golden_answers(protocol: Pr
 def test_another_version_of_the_same_form_is_right(protocol: Protocol) -> None:
     line = line_of(protocol)
     assert refusal(primed(line), line, reply_of(protocol, right(), version=1234)) == ""
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "oip_grpc"])
+def test_another_version_than_the_requested_one_is_wrong(protocol: Protocol) -> None:
+    line = replace(line_of(protocol), spec=ModelSpec("m", version=1))
+    assert refusal(primed(line), line, reply_of(protocol, right(), version=1)) == ""
+    assert (
+        refusal(primed(line), line, reply_of(protocol, right(), version=1234))
+        == "wrong response: version 1234 answered instead of version 1"
+    )
 
 
 def test_messages_of_wrong_responses_are_few() -> None:

@@ -191,6 +191,21 @@ def test_all_responses_are_compared_at_low_rates() -> None:
     assert len(drawn(0.01, 7, 200, per_s=20)) < 20
 
 
+def test_frequent_rows_leave_comparisons_to_rare_ones() -> None:
+    golden = golden_of(floats(1.0), floats(2.0))
+    line = Line("grpc", "grpc", ModelSpec("m"), OF_LINES, (Exchange("/", b""),) * 100, (8, *(1,) * 99), golden)
+    line = replace(line, signature=replace(OF_LINES, inputs={}))  # without rows in the form
+    checks = AnswerChecks([line], CheckPlan(), seed=0)
+    right = reply_of("grpc", floats(1.0)), reply_of("grpc", floats(2.0))
+    # At 1,900 a second, each of the two golden answers comes 19 times a second.
+    deliveries = [Delivery() for _ in range(2000)]
+    for turn, delivery in enumerate(deliveries):
+        checks.check(line, turn, right[min(turn % 100, 1)], turn / 1900, delivery)
+    compared = [delivery.compared for delivery in deliveries]
+    assert sum(compared[::100]) == sum(compared[1::100]) == 20
+    assert not any(compared[2::100])
+
+
 SIGNATURE = Signature(
     "s",
     {"x": TensorSpec("x", FLOAT, (None, 2))},
@@ -253,25 +268,31 @@ def test_a_file_that_is_not_golden_says_what_is_missing(
 
 @dataclass
 class Erring(Doubling):
-    """A server that errs after `alone` requests.
+    """A server that errs after `alone` requests. If it is `empty`, its responses never have a row.
 
-    Every `swap_every`-th response is an earlier one, and every `wrong_every`-th response is off.
+    Every `swap_every`-th response is an earlier one. Every `wrong_every`-th response is off, and so is
+    each to a request of `wrong_rows` rows.
     """
 
     swap_every: int = 0
     wrong_every: int = 0
+    wrong_rows: int = 0
+    empty: bool = False
     alone: int = 64
     _last: list[np.ndarray] = field(default_factory=list)
 
     def run(self, x: np.ndarray) -> np.ndarray | None:
         y = super().run(x)
         assert y is not None
+        if self.empty:
+            return y[:0]
         # Skip the previous response: both protocols send the same requests alternately.
         count, earlier = len(self.rows), self._last[-2:-1]
         self._last[:] = [*self._last[-1:], y]
         if count > self.alone and self.swap_every and count % self.swap_every == 0 and earlier:
             return earlier[0]
-        return y + 0.3 if count > self.alone and self.wrong_every and count % self.wrong_every == 0 else y
+        is_off = len(x) == self.wrong_rows or bool(self.wrong_every and count % self.wrong_every == 0)
+        return y + 0.3 if count > self.alone and is_off else y
 
 
 @pytest.fixture
@@ -349,6 +370,13 @@ def test_one_in_a_hundred_that_is_off_fails_its_own_gate_and_no_other(server: Er
     assert "responses compared with golden responses were wrong" in run.stdout
 
 
+def test_a_rare_number_of_rows_that_is_off_is_found(server: Erring) -> None:
+    server.wrong_rows, server.alone = 8, 128 + 2 * 3
+    run = loadtest(server, "--rows", "1:0.99,8:0.01", "--json")
+    assert run.returncode == 1, run.stdout
+    assert "8 rows" in json.loads(run.stdout)["errors"][0]["line"]
+
+
 def test_a_share_of_answers_is_compared_by_several_processes(server: Erring) -> None:
     server.wrong_every = 2
     options = ("--golden", "record", "--check-share", "0.2", "--processes", "2", "--json")
@@ -368,6 +396,12 @@ def test_golden_answers_of_a_file_are_right_whatever_the_server_says(server: Err
     assert run.returncode == 1
     assert 0.15 < report["wrong_rate"] < 0.25  # a fifth of the requests
     assert len(server.rows) == report["total"]["requests"]
+
+
+def test_responses_without_rows_are_a_note(server: Erring) -> None:
+    server.empty = True
+    notes = json.loads(loadtest(server, "--json").stdout)["notes"]
+    assert "grpc: output 'y' has the length 0 in the golden response to a request of 1 row" in notes
 
 
 def test_requests_that_are_alike_are_a_note(server: Erring, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """The option `--golden`: the expected answers, their tolerances, and the share of responses to compare with them."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from tpuserve_loadtests.golden.difference import Compared, Parity, differences, 
 from tpuserve_loadtests.golden.tolerance import ANY_PRECISION, Precision, Tolerance, fetch_precision, read_precision
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED
 from tpuserve_loadtests.measurement.measured import Measured
+from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.senders import NotRecorded, record
 from tpuserve_loadtests.traffic.target import Target
 
@@ -63,14 +65,32 @@ def _known(versions: tuple[Precision | None, ...], is_auto: bool) -> tuple[Preci
 def golden_notes(target: Target, measured: Measured) -> tuple[str, ...]:
     """Return notes on the limits of the comparisons."""
     checked = [line for line in target.workload.lines if line.golden]
-    notes = [
-        f"{line.name}: all requests have the same golden response, so the comparison cannot detect mixed-up responses"
-        for line in checked
-        if len(line.golden) > 1 and GoldenAnswers(line.golden, target.checks.tolerance(line)).are_alike()
-    ]
+    notes = []
+    for line in checked:
+        answers = GoldenAnswers(line.golden, target.checks.tolerance(line))
+        if len(answers.numbers) > 1 and answers.are_alike():
+            notes.append(
+                f"{line.name}: all requests have the same golden response, so the comparison cannot detect mixed-up "
+                "responses"
+            )
+        notes += islice(_lengths(line, answers), 1)
     if checked and not measured.total.checked:
         notes.append("no response was compared with its golden response; run longer, or increase --check-share")
     return tuple(notes)
+
+
+def _lengths(line: Line, answers: GoldenAnswers) -> Iterator[str]:
+    """Yield a note for each output with another first dimension than the rows of its request.
+
+    The boxes of an image may have any number, but a model that returns no row at all looks the same.
+    """
+    for number in answers.numbers:
+        for name, spec in line.expected(number).items():
+            shape = answers.shape(number, name)
+            if shape and spec.shape and spec.shape[0] not in (None, shape[0]):
+                rows = counted(line.rows[number], "row")
+                words = f"has the length {shape[0]} in the golden response to a request of {rows}"
+                yield f"{line.name}: output {name!r} {words}"
 
 
 def compare_recorded(a: Target, b: Target, options: GoldenOptions) -> Parity | None:

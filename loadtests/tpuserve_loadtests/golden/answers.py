@@ -24,16 +24,22 @@ _MOST_ELEMENTS: Final = 4 * 2**20
 
 
 class GoldenAnswers:
-    """Golden answers by number of the request. Belongs to one thread."""
+    """Golden answers by number of the request, as in Line.golden. Belongs to one thread."""
 
     def __init__(self, encoded: Sequence[bytes], tolerance: Tolerance) -> None:
         self._encoded = tuple(encoded)
+        self.numbers = [number for number, message in enumerate(encoded) if message]  # the requests with an answer
         self._tolerance = tolerance
         self._decoded: dict[int, Mapping[str, Array]] = {}
         self._stacks: dict[str, Array | None] = {}
 
-    def __len__(self) -> int:
-        return len(self._encoded)
+    def __contains__(self, number: int) -> bool:
+        return number < len(self._encoded) and bool(self._encoded[number])
+
+    def limits(self) -> list[str]:
+        """Return the permitted differences of the outputs as texts."""
+        first = self.outputs(self.numbers[0]) if self.numbers else {}
+        return [str(self._tolerance.of(array.dtype)) for array in first.values() if is_inexact(array)]
 
     def outputs(self, number: int) -> Mapping[str, Array]:
         found = self._decoded.get(number)
@@ -43,19 +49,18 @@ class GoldenAnswers:
 
     def is_finite(self, name: str) -> bool:
         """Return whether golden answers have the output, and all its values are finite."""
-        found = [outputs[name] for number in range(len(self)) if name in (outputs := self.outputs(number))]
+        found = [outputs[name] for number in self.numbers if name in (outputs := self.outputs(number))]
         return bool(found) and all(np.isfinite(array).all() for array in found)
 
     def shape(self, number: int, name: str) -> tuple[int, ...] | None:
         """Return the shape of an output in the golden answer to a request, or None if it is unknown."""
-        found = self.outputs(number).get(name) if number < len(self) else None
+        found = self.outputs(number).get(name) if number in self else None
         return None if found is None else found.shape
 
     def are_alike(self) -> bool:
         """Return whether all requests have the same golden answer, so that checks cannot detect a mix-up."""
-        first = self.outputs(0)
-        others = range(1, len(self))
-        return all(find_difference(self.outputs(other), first, self._tolerance) is None for other in others)
+        first, *others = map(self.outputs, self.numbers)
+        return all(find_difference(other, first, self._tolerance) is None for other in others)
 
     def has_elsewhere(self, name: str, array: Array) -> bool:
         """Return whether the golden answer of any request has this output; False if there are too many to compare."""
@@ -71,7 +76,7 @@ class GoldenAnswers:
         return bool(near.reshape(len(stack), -1).all(axis=1).any())
 
     def _stack(self, name: str) -> Array | None:
-        arrays = [self.outputs(number)[name] for number in range(len(self))]
+        arrays = [self.outputs(number)[name] for number in self.numbers]
         if len({array.shape for array in arrays}) > 1 or len(arrays) * arrays[0].size > _MOST_ELEMENTS:
             return None
         stack: Array = np.stack(arrays)
@@ -89,9 +94,10 @@ _LONGEST_GAP_S: Final = 0.05
 class CheckPlan:
     """The comparisons of a run: a random `share` of the responses to requests with golden answers.
 
-    Without a `share`, it is DEFAULT_SHARE, and each line has about 20 comparisons a second, or all at lower rates.
-    `tolerances` are by line name. For a line without a tolerance, the limit follows from the dtype of the outputs.
-    `versions` are the versions whose answers this run recorded, by line name. Answers of others are not compared.
+    Without a `share`, it is DEFAULT_SHARE, and each line of the table has about 20 comparisons a second, or all at
+    lower rates. `tolerances` are by line name. For a line without a tolerance, the limit follows from the dtype of the
+    outputs. `versions` are the versions whose answers this run recorded, by line name. Answers of others are not
+    compared.
     """
 
     share: float | None = None
@@ -105,9 +111,7 @@ class CheckPlan:
         """Return the permitted differences as texts, in order, each once. Empty without golden answers."""
         found: dict[str, None] = {}
         for line in lines:
-            tolerance = self.tolerance(line)
-            outputs = GoldenAnswers(line.golden, tolerance).outputs(0) if line.golden else {}
-            found |= dict.fromkeys(str(tolerance.of(array.dtype)) for array in outputs.values() if is_inexact(array))
+            found |= dict.fromkeys(GoldenAnswers(line.golden, self.tolerance(line)).limits())
         return found
 
 
@@ -139,18 +143,22 @@ class _LineCheck:
         self._share = DEFAULT_SHARE if plan.share is None else plan.share
         self._longest_gap_s = _LONGEST_GAP_S if plan.share is None else math.inf
         self._right: dict[int, bytes] = {}  # the last right response to each request
-        self._left = 1  # the first response is always compared
-        self._due_s = math.inf
+        # Each line of the table has its own comparisons, so that a frequent one does not use up those of a rare one.
+        self._names = line.counted_as()
+        # Responses until the next comparison, and the time when it is due anyway. The first one is always compared.
+        self._next = dict.fromkeys(self._names, (1, math.inf))
         # Errors are counted by message, so later errors of a kind repeat the numbers of the first.
         self._messages: dict[tuple[str, bool], str] = {}
 
     def check(self, turn: int, reply: Reply, now_s: float, delivery: Delivery) -> None:
         number = turn % len(self._line.exchanges)
         is_whole = self._form.check(number, reply)
-        if number < len(self._golden):
-            self._left -= 1
-            if not self._left or now_s >= self._due_s:
-                self._left, self._due_s = self._next_gap(), now_s + self._longest_gap_s
+        if number in self._golden:
+            name = self._names[number % len(self._names)]
+            left, due_s = self._next[name]
+            self._next[name] = left - 1, due_s
+            if left <= 1 or now_s >= due_s:
+                self._next[name] = self._next_gap(), now_s + self._longest_gap_s
                 self._compare(number, reply, delivery)
         delivery.unparsed = not (is_whole or delivery.compared)
 
@@ -169,6 +177,7 @@ class _LineCheck:
             prediction = self._read(reply, golden)
         except TpuserveError as error:  # for instance, JSON numbers that do not fit the dtype
             raise WrongAnswer(error.message) from None
+        self._form.check_version(prediction.version)
         # A label has moved, or the server has loaded a new version.
         if self._version is not None and prediction.version not in (None, self._version):
             delivery.compared = False

@@ -112,6 +112,12 @@ class Form:
             self._known[number] = whole
         return is_proven
 
+    def check_version(self, version: int | None) -> None:
+        """Raise WrongAnswer if another version answered than the one that the requests name. None is unknown."""
+        wanted = self._line.spec.version
+        if None not in (wanted, version) and version != wanted:
+            self._refuse(("version", version), f"version {version} answered instead of version {wanted}")
+
     def _is_checked(self, number: int, reply: Reply) -> bool:
         """Check the response, and return whether all of it was checked."""
         expected = self._expected.get(number)
@@ -138,9 +144,11 @@ class Form:
 
     def _check_binary(self, number: int, reply: Reply, expected: Mapping[str, TensorSpec]) -> None:
         try:
-            outputs = self._wire.read_prediction(reply, self._call, None).outputs
+            prediction = self._wire.read_prediction(reply, self._call, None)
         except TpuserveError as error:
             self._refuse_unreadable(reply.body, expected, error.message)
+        self.check_version(prediction.version)
+        outputs = prediction.outputs
         received = {name: TensorSpec(name, array.dtype, array.shape) for name, array in outputs.items()}
         is_regular = self._check_specs(number, received, expected)
         for name, array in outputs.items():

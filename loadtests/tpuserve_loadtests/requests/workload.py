@@ -28,9 +28,9 @@ class Line:
     """Requests that are counted together as a line of the table: one model, signature and protocol.
 
     `name` is the table's, and unique among lines. A run sends `exchanges` in turn, repeatedly. `rows` holds the number
-    of rows of each exchange. `golden` holds the golden answers to the first exchanges, as PredictResponse messages for
-    any protocol. `filters` holds the names of the outputs that each exchange requests, or is empty if each requests
-    all. A signature without outputs is unknown.
+    of rows of each exchange. `golden` holds the golden answers to the exchanges, as PredictResponse messages for any
+    protocol. It may end early, and an empty message means that the answer is unknown. `filters` holds the names of the
+    outputs that each exchange requests, or is empty if each requests all. A signature without outputs is unknown.
     """
 
     name: str

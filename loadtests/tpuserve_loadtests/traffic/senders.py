@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -291,7 +292,7 @@ def record(
     timeout_s = target.timeout_s if on_response else some_s
     with closing(Connections(target.addresses, target.access, timeout_s, 1)) as connections:
         for line in target.workload.lines:
-            recorded: list[_Golden] = []
+            recorded: dict[int, _Golden] = {}
             # The text of a language model depends on the batch.
             if on_response or (not line.golden and line.protocol != "openai"):
                 try:
@@ -316,21 +317,35 @@ class _Differs(Exception):
 
 
 def _record(
-    sender: Sender, on_response: Callable[[], None] | None, some_s: float, repeated: int, recorded: list["_Golden"]
+    sender: Sender,
+    on_response: Callable[[], None] | None,
+    some_s: float,
+    repeated: int,
+    recorded: dict[int, "_Golden"],
 ) -> None:
-    """Append golden answers, without `on_response` until a limit is reached. Raises NotRecorded and _Differs."""
+    """Add golden answers, without `on_response` until a limit is reached. Raises NotRecorded and _Differs."""
     end_s, size_bytes = time.monotonic() + some_s, 0
     limit = Tolerance(versions=(ANY_PRECISION,))
-    for number, exchange in enumerate(sender.line.exchanges):
+    for number in _rare_first(sender.line.rows):
         golden = _golden(sender, number)
-        if number < repeated and find_difference(_golden(sender, number).outputs, golden.outputs, limit):
+        if len(recorded) < repeated and find_difference(_golden(sender, number).outputs, golden.outputs, limit):
             raise _Differs
-        recorded.append(golden)
-        size_bytes += len(golden.encoded) + len(exchange.body)
+        recorded[number] = golden
+        size_bytes += len(golden.encoded) + len(sender.line.exchanges[number].body)
         if on_response:
             on_response()
         elif time.monotonic() > end_s or size_bytes > _SOME_BYTES or len(recorded) == _SOME_REQUESTS:
             return
+
+
+def _rare_first(rows: Sequence[int]) -> list[int]:
+    """Return the numbers of all requests: in turn one of each number of rows, so that a limit omits none of them."""
+    earlier: Counter[int] = Counter()
+    turns = []
+    for number, count in enumerate(rows):
+        turns.append((earlier[count], number))
+        earlier[count] += 1
+    return [number for _, number in sorted(turns)]
 
 
 class _Golden(NamedTuple):
@@ -357,8 +372,9 @@ def _golden(sender: Sender, number: int) -> _Golden:
     return _Golden(encoded, prediction.outputs, prediction.version)
 
 
-def _with_golden(line: Line, recorded: Sequence[_Golden], versions: dict[str, int]) -> Line:
-    version = recorded[0].version
+def _with_golden(line: Line, recorded: Mapping[int, _Golden], versions: dict[str, int]) -> Line:
+    version = next(iter(recorded.values())).version
     if version is not None:
         versions[line.name] = version
-    return replace(line, golden=tuple(each.encoded for each in recorded))
+    encoded = tuple(recorded[number].encoded if number in recorded else b"" for number in range(max(recorded) + 1))
+    return replace(line, golden=encoded)
