@@ -1,13 +1,12 @@
 """Recorded requests from the server's request log (TFRecord or JSON lines), warm-up files and version directories."""
 
 import json
-import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
@@ -18,30 +17,12 @@ from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec, Signature, TensorSpec
 from tpuserve_formats.counted import counted
-from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import decode_tensor
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
-from tpuserve_formats.varint import read_varint
 from tpuserve_loadtests.requests.arrays import BadInput, has_rows
 from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.requests.wires import predict_exchange
-
-# PredictionLogs (tensorflow_serving/apis/prediction_log.proto) in binary form, with request and response.
-#
-# The parser reads the message field by field, because it needs only the encoded inputs and no message class.
-
-# Field numbers: PredictionLog, LogMetadata (apis/logging.proto), PredictLog, PredictRequest.
-_METADATA, _PREDICT_LOG = 1, 6
-_SAMPLING, _TIME = 2, 4
-_RATE: Final = 1
-_REQUEST, _RESPONSE = 1, 2
-_MODEL_SPEC: Final = 1
-# Wire types: protobuf.dev/programming-guides/encoding.
-_VARINT: Final = 0
-_BYTES: Final = 2
-_FIXED_BYTES: Final = {1: 8, 5: 4}
-_DOUBLE: Final = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +48,9 @@ def read_prediction_log(record: bytes, *, with_answer: bool = False) -> Logged |
     Raises ValueError for other bytes.
     """
     try:
-        return _logged(record, with_answer)
-    except (DecodeError, FormatError, struct.error) as error:
+        return _logged(official.PredictionLog.FromString(record), with_answer)
+    except DecodeError as error:
         raise ValueError(f"a record is not a PredictionLog: {error}") from None
-
-
-def _logged(record: bytes, with_answer: bool) -> Logged | None:
-    time_s, sampled, request, answer = 0, 0.0, None, b""
-    for number, value, _ in _fields(record):
-        if number == _METADATA and isinstance(value, bytes):
-            time_s, sampled = _metadata(value)
-        elif number == _PREDICT_LOG and isinstance(value, bytes):
-            parts = {field: part for field, part, _ in _fields(value) if isinstance(part, bytes)}
-            request = parts.get(_REQUEST)
-            answer = parts.get(_RESPONSE, b"") if with_answer else b""
-    if request is None:
-        return None
-    spec = official.ModelSpec()
-    inputs = []
-    for number, value, raw in _fields(request):
-        if number == _MODEL_SPEC and isinstance(value, bytes):
-            spec.MergeFromString(value)
-        else:
-            inputs.append(raw)
-    return Logged(spec.name, spec.signature_name, time_s, sampled, b"".join(inputs), answer)
-
-
-def _metadata(message: bytes) -> tuple[int, float]:
-    time_s, sampled = 0, 0.0
-    for number, value, _ in _fields(message):
-        if number == _TIME and isinstance(value, int):
-            time_s = value
-        elif number == _SAMPLING and isinstance(value, bytes):
-            rates = [part for field, part, _ in _fields(value) if field == _RATE and isinstance(part, bytes)]
-            sampled = _DOUBLE.unpack(rates[-1])[0] if rates else 0.0
-    return time_s, sampled
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    position = 0
-    while position < len(message):
-        start = position
-        tag, position = read_varint(message, position)
-        value: int | bytes
-        if tag & 7 == _VARINT:
-            value, position = read_varint(message, position)
-        elif tag & 7 in (_BYTES, *_FIXED_BYTES):
-            length, position = (
-                read_varint(message, position) if tag & 7 == _BYTES else (_FIXED_BYTES[tag & 7], position)
-            )
-            value = message[position : position + length]
-            position += length
-        else:
-            raise ValueError(f"a record is not a PredictionLog: unknown wire type {tag & 7}")
-        if position > len(message):
-            raise ValueError("a record is not a PredictionLog: a field is truncated")
-        yield tag >> 3, value, message[start:position]
 
 
 def read_json_log(line: bytes) -> Logged | None:
@@ -132,28 +60,31 @@ def read_json_log(line: bytes) -> Logged | None:
     """
     try:
         document = json.loads(line)
-        metadata = document.get("log_metadata", {})
-        request = document.get("predict_log", {}).get("request")
-        if request is None:
-            return None
-        spec = request.get("model_spec", {})
-        return Logged(
-            spec.get("name", ""),
-            spec.get("signature_name", ""),
-            int(metadata.get("timestamp_secs", 0)),
-            float(metadata.get("sampling_config", {}).get("sampling_rate", 0)),
-            _inputs(request),
-        )
+        metadata, predict = document.get("log_metadata", {}), {**document.get("predict_log", {}), "response": None}
+        log = official.PredictionLog()
+        json_format.ParseDict({"log_metadata": metadata, "predict_log": predict}, log, ignore_unknown_fields=True)
+        for proto in log.predict_log.request.inputs.values():
+            proto.CopyFrom(tensor.to_proto(decode_tensor(proto)))
+        return _logged(log)
     except (ValueError, TypeError, AttributeError, json_format.ParseError, RecursionError, OverflowError) as error:
         raise ValueError(f"a line is not a PredictionLog: {type(error).__name__}: {error}") from None
 
 
-def _inputs(request: Mapping[str, Any]) -> bytes:  # a result of json.loads
-    fields = {name: request[name] for name in ("inputs", "output_filter") if name in request}
-    message = json_format.ParseDict(fields, official.PredictRequest(), ignore_unknown_fields=True)
-    for proto in message.inputs.values():
-        proto.CopyFrom(tensor.to_proto(decode_tensor(proto)))
-    return bytes(message.SerializeToString(deterministic=True))
+def _logged(log: official.PredictionLog, with_answer: bool = False) -> Logged | None:
+    """Return the request of a log, which loses its model_spec."""
+    if not log.predict_log.HasField("request"):
+        return None
+    metadata, request = log.log_metadata, log.predict_log.request
+    model, signature_name = request.model_spec.name, request.model_spec.signature_name
+    request.ClearField("model_spec")
+    return Logged(
+        model,
+        signature_name,
+        metadata.timestamp_secs,
+        metadata.sampling_config.sampling_rate,
+        request.SerializeToString(deterministic=True),
+        log.predict_log.response.SerializeToString(deterministic=True) if with_answer else b"",
+    )
 
 
 # Recordings are held in memory.
