@@ -21,8 +21,8 @@ from tpuserve_client.exchange import Reply
 from tpuserve_client.json_reply import parse_object
 from tpuserve_client.model import TensorSpec
 from tpuserve_client.oip_rest_wire import HEADER_LENGTH
+from tpuserve_formats.messages.fields import message_fields
 from tpuserve_formats.oip.datatypes import dtype_of
-from tpuserve_formats.varint import read_varint
 from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.requests.wires import WIRES, predict_call
 from tpuserve_loadtests.requests.workload import Line
@@ -49,9 +49,6 @@ _FIXED_FIELDS: Final = frozenset({4, 5, 6, 9, 12})
 _VARINT_FIELDS: Final = frozenset({7, 10, 11, 13, 16, 17})
 _OUTPUTS: Final = 1  # of PredictResponse
 _RAW_CONTENTS: Final = 6  # of ModelInferResponse
-# Protobuf's wire types: a number, a length and bytes, and the sizes in bytes of the others.
-_VARINT, _DELIMITED = 0, 2
-_FIXED_BYTES: Final = {1: 8, 5: 4}
 # Types of JSON values by the kind of the dtype. V is the kind of bfloat16 and its like.
 _LEAVES: Final[Mapping[str, frozenset[type]]] = {
     "b": frozenset({bool}),
@@ -149,8 +146,7 @@ class Form:
             self._refuse_unreadable(reply.body, expected, error.message)
         self.check_version(prediction.version)
         outputs = prediction.outputs
-        received = {name: TensorSpec(name, array.dtype, array.shape) for name, array in outputs.items()}
-        is_regular = self._check_specs(number, received, expected)
+        is_regular = self._check_specs(number, _specs(outputs), expected)
         for name, array in outputs.items():
             if _is_float(array.dtype) and name not in self._infinite and not np.isfinite(array).all():
                 self._refuse_infinite(name)
@@ -178,8 +174,7 @@ class Form:
             self._refuse_unreadable(reply.body, expected, "")
         except ValueError as error:
             self._refuse_unreadable(reply.body, expected, str(error))
-        received = {name: TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-        is_regular = self._check_specs(number, received, expected)
+        is_regular = self._check_specs(number, _specs(tensors), expected)
         values = reply.body.find(b":")
         # A search for one byte takes a tenth of the time.
         has_bools = any(reply.body.find(byte, values) >= 0 and word in reply.body for byte, word in _BOOLS)
@@ -217,23 +212,17 @@ class Form:
 
         Return whether they suit every request with as many rows. Without metadata, none are expected.
         """
-        fits = received.keys() == expected.keys() or not expected
-        is_regular = True
-        for name, want in expected.items() if fits else ():
-            got = received[name]
-            fits = fits and got.dtype == (want.dtype or got.dtype)
-            if not _suits(got.shape, want.shape):
-                # An output whose free first dimension is not the number of rows, such as the boxes in an image.
-                is_regular = False
-                fits = (
-                    fits
-                    and _suits(got.shape, self._line.signature.outputs[name].shape)
-                    and got.shape == self._golden_shape(number, name)
-                )
-        if not fits:
-            shown = ", ".join(map(str, received.values())) or "no outputs"
-            self._refuse(shown, f"expected {_wanted(expected)}, received {shown}")
-        return is_regular
+        problem = _mismatch(received, expected)
+        if not problem:
+            return True
+        # An output whose free first dimension is not the number of rows, such as the boxes in an image.
+        of_any_rows = {name: self._line.signature.outputs[name] for name in expected}
+        if _mismatch(received, of_any_rows) or not all(
+            _suits(received[name].shape, want.shape) or received[name].shape == self._golden_shape(number, name)
+            for name, want in expected.items()
+        ):
+            self._refuse(problem, problem)
+        return False
 
     def _refuse_infinite(self, name: str) -> None:
         """Raise WrongAnswer, unless the output may have such values."""
@@ -260,13 +249,25 @@ class Form:
 
 def check_arrays(outputs: Mapping[str, Array], expected: Mapping[str, TensorSpec]) -> None:
     """Check the names, dtypes and dimensions of decoded outputs. Raises WrongAnswer."""
-    fits = outputs.keys() == expected.keys() or not expected
-    if not fits or not all(
-        outputs[name].dtype == (want.dtype or outputs[name].dtype) and _suits(outputs[name].shape, want.shape)
-        for name, want in expected.items()
+    if problem := _mismatch(_specs(outputs), expected):
+        raise WrongAnswer(problem)
+
+
+def _specs(outputs: Mapping[str, "Array | _JsonTensor"]) -> dict[str, TensorSpec]:
+    return {name: TensorSpec(name, each.dtype, each.shape) for name, each in outputs.items()}
+
+
+def _mismatch(received: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec]) -> str:
+    """Describe other names, dtypes and dimensions than expected. Return an empty string if there are none."""
+    if not expected or (
+        received.keys() == expected.keys()
+        and all(
+            received[name].dtype == (want.dtype or received[name].dtype) and _suits(received[name].shape, want.shape)
+            for name, want in expected.items()
+        )
     ):
-        shown = ", ".join(str(TensorSpec(name, array.dtype, array.shape)) for name, array in outputs.items())
-        raise WrongAnswer(f"expected {_wanted(expected)}, received {shown or 'no outputs'}")
+        return ""
+    return f"expected {_wanted(expected)}, received {', '.join(map(str, received.values())) or 'no outputs'}"
 
 
 def _wanted(expected: Mapping[str, TensorSpec]) -> str:
@@ -367,19 +368,8 @@ def _predicted_values(body: bytes, outputs: Mapping[str, Array]) -> Iterator[_Va
 
 def _fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield number, start and end of the fields with a length in a part of a valid protobuf message."""
-    while at < end:
-        tag, at = read_varint(body, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _DELIMITED:
-            length, at = read_varint(body, at)
-            yield number, at, at + length
-            at += length
-        elif kind == _VARINT:
-            _, at = read_varint(body, at)
-        elif kind in _FIXED_BYTES:
-            at += _FIXED_BYTES[kind]
-        else:  # a group, which these messages do not have
-            return
+    part = memoryview(body)[at:end]
+    return ((number, at + start, at + stop) for number, _, start, stop in message_fields(part))
 
 
 class _JsonTensor(NamedTuple):
