@@ -14,28 +14,10 @@ from gevent import get_hub, socket
 from gevent.event import Event
 from gevent.hub import Waiter
 
+from tpuserve_client.errors import Code
 from tpuserve_loadtests.traffic.header_block import BadHeaderBlock, decode
 
-# https://grpc.github.io/grpc/core/md_doc_statuscodes.html, by number.
-CODES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+_CODES: Final = frozenset(Code)
 # Status codes for responses without a gRPC status: gRPC's doc/http-grpc-status-mapping.md.
 _OF_HTTP: Final = {
     "400": "INTERNAL",
@@ -60,16 +42,6 @@ class GrpcError(Exception):
 
 class NotProcessed(GrpcError):
     """Error for a request that the server refused unprocessed, so that the client can send it once more."""
-
-
-def code_name(number: str) -> str:
-    """Return the name of a numeric status, or UNKNOWN for an invalid number."""
-    return CODES[int(number)] if number.isascii() and number.isdigit() and int(number) < len(CODES) else "UNKNOWN"
-
-
-def error_of_http(status: str) -> GrpcError:
-    """Return the error for an HTTP response without a gRPC status."""
-    return GrpcError(_OF_HTTP.get(status, "UNKNOWN"), f"HTTP {status or 'without a status'}, and no grpc-status")
 
 
 # HTTP/2 frames for unary gRPC calls (RFC 9113, section 6).
@@ -382,10 +354,12 @@ class Connection:
             else:
                 self._finish(stream, GrpcError("INTERNAL", "the response is not a single uncompressed message"))
         elif number:
-            details = unquote(call.headers.get("grpc-message", ""))
-            self._finish(stream, GrpcError(code_name(number), details))
+            code = Code(int(number)) if number.isdecimal() and int(number) in _CODES else Code.UNKNOWN
+            self._finish(stream, GrpcError(code.name, unquote(call.headers.get("grpc-message", ""))))
         else:
-            self._finish(stream, error_of_http(call.headers.get(":status", "")))
+            status = call.headers.get(":status", "")
+            details = f"HTTP {status or 'without a status'}, and no grpc-status"
+            self._finish(stream, GrpcError(_OF_HTTP.get(status, "UNKNOWN"), details))
 
     def _finish(self, stream: int, outcome: bytes | GrpcError) -> None:
         call = self._calls.pop(stream, None)

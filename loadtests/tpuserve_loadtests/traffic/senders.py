@@ -21,7 +21,7 @@ from geventhttpclient.response import HTTPParseError, HTTPSocketPoolResponse
 
 from tpuserve_client.address import parse_address
 from tpuserve_client.dtypes import Array
-from tpuserve_client.errors import DeadlineExceeded, Unavailable, from_code, from_http
+from tpuserve_client.errors import Code, DeadlineExceeded, Unavailable, from_code, from_http
 from tpuserve_client.exchange import Exchange, Reply
 from tpuserve_client.oip_rest_wire import HEADER_LENGTH
 from tpuserve_client.rest_transport import TIMEOUT_HEADER
@@ -38,7 +38,7 @@ from tpuserve_loadtests.requests.protocols import GRPC_CONNECTIONS, port_of
 from tpuserve_loadtests.requests.wires import WIRES, encode_golden, predict_call
 from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.channel import Channel
-from tpuserve_loadtests.traffic.connection import CODES, GrpcError
+from tpuserve_loadtests.traffic.connection import GrpcError
 from tpuserve_loadtests.traffic.target import Target
 
 MAX_MESSAGE: Final = 300
@@ -145,7 +145,7 @@ class GrpcTransport:
             call = next(self._turns).call
             return Reply(call(exchange.path, exchange.body, exchange.headers, limit_s, delivery))
         except GrpcError as error:
-            raise from_code(CODES.index(error.code), error.details) from None
+            raise from_code(Code[error.code], error.details) from None
 
 
 class HttpTransport:
