@@ -249,7 +249,7 @@ def test_one_array_is_no_golden_file_whatever_its_name(tmp_path: Path) -> None:
         (
             "g.json",
             json.dumps({"inputs": X, "outputs": {"x": [[1], [2]], "label": ["a", "b"]}}),
-            "outputs: x: expected",
+            "outputs: expected x: ",
         ),
         ("g.npz", "PK\x03\x04", "truncated"),
     ],

@@ -1,14 +1,15 @@
 """Golden answers from a file of requests and the expected responses."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
 from tpuserve_client.dtypes import Array
 from tpuserve_client.model import Signature
-from tpuserve_loadtests.requests.arrays import UNREADABLE, BadInput, arrays_in, fit, has_rows, load_numpy
+from tpuserve_loadtests.requests.arrays import UNREADABLE, BadInput, arrays_in, fitted, has_rows, load_numpy
 
 _INPUTS: Final = "inputs/"
 _OUTPUTS: Final = "outputs/"
@@ -61,7 +62,10 @@ def _from_npz(path: Path, signature: Signature, of_outputs: Signature) -> tuple[
         raise BadInput("expected inputs and outputs by name, received one array")
     inputs = {name.removeprefix(_INPUTS): array for name, array in found.items() if _is_input(name, signature)}
     outputs = {name.removeprefix(_OUTPUTS): array for name, array in found.items() if not _is_input(name, signature)}
-    return _fitted(inputs, signature, "inputs"), _fitted(outputs, of_outputs, "outputs")
+    with _named("inputs"):
+        of_request = fitted(inputs, signature)
+    with _named("outputs"):
+        return of_request, fitted(outputs, of_outputs)
 
 
 def _is_input(name: str, signature: Signature) -> bool:
@@ -74,27 +78,17 @@ def _from_json(
     for request_key, response_key in (("inputs", "outputs"), ("instances", "predictions")):
         if isinstance(document, dict) and request_key in document and response_key in document:
             # A response has the format of a request with different keys.
-            inputs = _read({request_key: document[request_key]}, signature, request_key)
-            return inputs, _read({request_key: document[response_key]}, of_outputs, response_key)
+            with _named(request_key):
+                inputs = fitted(arrays_in({request_key: document[request_key]}, signature), signature)
+            with _named(response_key):
+                return inputs, fitted(arrays_in({request_key: document[response_key]}, of_outputs), of_outputs)
     raise BadInput('expected an object with "inputs" and "outputs", or "instances" and "predictions"')
 
 
-def _read(body: _Json, signature: Signature, kind: str) -> dict[str, Array]:
+@contextmanager
+def _named(kind: str) -> Iterator[None]:
+    """Add the kind of the arrays to errors."""
     try:
-        arrays = arrays_in(body, signature)
+        yield
     except ValueError as error:
         raise BadInput(f"{kind}: {error}") from None
-    return _fitted(arrays, signature, kind)
-
-
-def _fitted(arrays: Mapping[str, Array], signature: Signature, kind: str) -> dict[str, Array]:
-    """Return the arrays of all the signature's inputs, in its dtypes. Raises BadInput."""
-    if arrays.keys() != signature.inputs.keys():
-        raise BadInput(f"{kind}: expected {sorted(signature.inputs)} as in the model, received {sorted(arrays)}")
-    fitted = {}
-    for name, array in arrays.items():
-        try:
-            fitted[name] = fit(array, signature.inputs[name])
-        except BadInput as error:
-            raise BadInput(f"{kind}: {name}: {error}") from None
-    return fitted

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import gevent
 from gevent.event import Event
@@ -39,28 +39,15 @@ class _Zone:
         return _number(self.folder / "energy_uj")
 
 
-class Counters:
-    """The counters of all packages, and of their memory if it has counters."""
-
-    def __init__(self, root: Path) -> None:
-        """Find the counters under `root`, which is ROOT or a directory with the same files. Raises NoCounters."""
-        found = [_zone(folder) for folder in sorted(root.glob("intel-rapl:*"))]
-        self._zones = [zone for zone in found if zone is not None]
-        if all(zone.kind != PACKAGE for zone in self._zones):
-            raise NoCounters(_ABSENT)
-        self.read_uj()
-
-    def read_uj(self) -> tuple[int, ...]:
-        """Read all counters, in microjoules. Raises NoCounters."""
-        return tuple(zone.read_uj() for zone in self._zones)
-
-    def joules(self, earlier_uj: Sequence[int], later_uj: Sequence[int]) -> Mapping[str, float]:
-        """Return the energy between two readings by kind. A counter may restart once between them."""
-        found: dict[str, float] = {}
-        for zone, earlier, later in zip(self._zones, earlier_uj, later_uj, strict=True):
-            restarted = zone.range_uj if later < earlier else 0
-            found[zone.kind] = found.get(zone.kind, 0.0) + (later + restarted - earlier) * _MICRO
-        return found
+def _find_zones(root: Path) -> tuple[_Zone, ...]:
+    """Return the readable counters of all packages, and of their memory if it has counters. Raises NoCounters."""
+    zones = [_zone(folder) for folder in sorted(root.glob("intel-rapl:*"))]
+    found = tuple(zone for zone in zones if zone is not None)
+    if all(zone.kind != PACKAGE for zone in found):
+        raise NoCounters(_ABSENT)
+    for zone in found:
+        zone.read_uj()
+    return found
 
 
 def _zone(folder: Path) -> _Zone | None:
@@ -114,46 +101,6 @@ class Unmeasured:
 EnergyFound: TypeAlias = Energy | Unmeasured | None
 
 
-class Meter:
-    """Sum of the energy between readings. The caller reads more often than the counters restart."""
-
-    def __init__(self, counters: Counters, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Start without a reading. `clock` returns seconds."""
-        self._counters = counters
-        self._clock = clock
-        self._joules: dict[str, float] = {}
-        self._began_s = self._last_s = 0.0
-        self._last_uj: tuple[int, ...] | None = None
-        self._problem = ""
-
-    @property
-    def has_begun(self) -> bool:
-        return self._last_uj is not None or bool(self._problem)
-
-    def read(self) -> None:
-        """Read the counters and add the energy since the previous reading. After a failure, do nothing."""
-        if self._problem:
-            return
-        try:
-            now_uj, now_s = self._counters.read_uj(), self._clock()
-        except NoCounters as error:
-            self._problem = str(error)
-            return
-        if self._last_uj is None:
-            self._began_s = now_s
-        else:
-            for kind, joules in self._counters.joules(self._last_uj, now_uj).items():
-                self._joules[kind] = self._joules.get(kind, 0.0) + joules
-        self._last_uj, self._last_s = now_uj, now_s
-
-    def total(self) -> Energy | Unmeasured:
-        """Return the energy between the first and the last reading, or the reason why it is unknown."""
-        seconds = self._last_s - self._began_s
-        if self._problem or not self._joules or seconds <= 0:
-            return Unmeasured(self._problem or _TOO_SHORT)
-        return Energy(seconds, dict(self._joules))
-
-
 def join_energies(found: Sequence[EnergyFound]) -> EnergyFound:
     """Add up the runs with a measurement. Without any, return the first reason, or None."""
     known = [one for one in found if isinstance(one, Energy)]
@@ -168,46 +115,79 @@ def join_energies(found: Sequence[EnergyFound]) -> EnergyFound:
 _INTERVAL_S: Final = 10.0
 
 
-@dataclass(slots=True)
-class Metered:
-    energy: EnergyFound = None
-
-
 class EnergyWatch:
-    """Reader of the counters. Without a `root` of counters, it measures nothing."""
+    """Sum of the energy between readings of the counters. Without a `root` of counters, it measures nothing."""
 
-    def __init__(self, root: Path | None) -> None:
-        self._counters: Counters | None = None
-        self._unmeasured: Unmeasured | None = None
+    def __init__(self, root: Path | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Find the counters under `root`, which is ROOT or a directory with the same files. `clock` returns seconds."""
+        self._clock = clock
+        self._is_elsewhere = root is None
+        self._zones: tuple[_Zone, ...] = ()
+        self._joules: dict[str, float] = {}
+        self._last_uj: list[int] = []
+        self._reset()
         try:
-            self._counters = None if root is None else Counters(root)
+            self._zones = () if root is None else _find_zones(root)
         except NoCounters as error:
-            self._unmeasured = Unmeasured(str(error))
+            self._problem = str(error)
+
+    @property
+    def energy(self) -> EnergyFound:
+        """The energy between the first and the last reading of a load, or the reason why it is unknown."""
+        if self._is_elsewhere:
+            return None
+        seconds = self._last_s - self._began_s
+        if self._problem or not self._joules or seconds <= 0:
+            return Unmeasured(self._problem or _TOO_SHORT)
+        return Energy(seconds, dict(self._joules))
+
+    def read(self) -> None:
+        """Read the counters and add the energy since the previous reading. After a failure, do nothing.
+
+        A counter may restart once between two readings.
+        """
+        if self._problem:
+            return
+        try:
+            now_uj, now_s = [zone.read_uj() for zone in self._zones], self._clock()
+        except NoCounters as error:
+            self._problem = str(error)
+            return
+        if not self._last_uj:
+            self._began_s = now_s
+        for zone, earlier, later in zip(self._zones, self._last_uj, now_uj, strict=False):
+            restarted = zone.range_uj if later < earlier else 0
+            joules = (later + restarted - earlier) * _MICRO
+            self._joules[zone.kind] = self._joules.get(zone.kind, 0.0) + joules
+        self._last_uj, self._last_s = now_uj, now_s
 
     @contextmanager
-    def during(self, load: Load) -> Iterator[Metered]:
+    def during(self, load: Load) -> Iterator[Self]:
         """Measure while the block runs the load, from the end of its warm-up to the end of the block."""
-        metered = Metered(self._unmeasured)
-        if self._counters is None:
-            yield metered
+        if not self._zones:
+            yield self
             return
-        meter, over = Meter(self._counters), Event()
+        self._reset()
+        over = Event()
         if not load.warm_up_s:
-            meter.read()
-        reader = gevent.spawn(_keep_reading, meter, time.perf_counter() + load.warm_up_s, over)
+            self.read()
+        reader = gevent.spawn(self._keep_reading, time.perf_counter() + load.warm_up_s, over)
         try:
-            yield metered
+            yield self
         finally:
             over.set()
             reader.join()
             # A load that ends in its warm-up has no measured time.
-            if meter.has_begun:
-                meter.read()
-            metered.energy = meter.total()
+            if self._last_uj:
+                self.read()
 
+    def _reset(self) -> None:
+        self._problem = ""
+        self._joules, self._last_uj = {}, []
+        self._began_s = self._last_s = 0.0
 
-def _keep_reading(meter: Meter, zero_s: float, over: Event) -> None:
-    wait_s = max(zero_s - time.perf_counter(), 0.0)
-    while not over.wait(wait_s):
-        meter.read()
-        wait_s = _INTERVAL_S
+    def _keep_reading(self, zero_s: float, over: Event) -> None:
+        wait_s = max(zero_s - time.perf_counter(), 0.0)
+        while not over.wait(wait_s):
+            self.read()
+            wait_s = _INTERVAL_S
