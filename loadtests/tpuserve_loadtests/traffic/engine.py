@@ -1,26 +1,20 @@
-"""Sequential loads with Locust in this process: its runner, users and events.
+"""Sequential loads in this process, one at a time.
 
-This module imports Locust: see gevent_setup.
+The process must call give_process_to_gevent (gevent_setup) before it imports this module.
 """
 
 import gc
-import logging
 import resource
 import time
-from typing import Any, ClassVar, Final, Self
+from typing import Final, Self
 
 import gevent
 from gevent.event import Event
-from locust import User
-from locust.env import Environment
-from locust.exception import StopUser
 
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answers import AnswerChecks
 from tpuserve_loadtests.measurement.measured import INTERRUPTED, Measured
 from tpuserve_loadtests.measurement.recorder import Recorder
-from tpuserve_loadtests.requests import protocols
-from tpuserve_loadtests.requests.workload import Line
 from tpuserve_loadtests.traffic.senders import Connections
 from tpuserve_loadtests.traffic.target import STOP_MARGIN_S, TICK_S, Target, Watch
 from tpuserve_loadtests.traffic.traffic import Traffic
@@ -33,7 +27,6 @@ class Engine:
 
     def __init__(self, target: Target, share: tuple[int, int] = (0, 1)) -> None:
         """Set up the process for part `share[0]`, counted from 0, of `share[1]` parts of each load."""
-        logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         _allow_many_connections()
         _keep_modules_out_of_collections()
         self._share = share
@@ -45,18 +38,13 @@ class Engine:
         own = target.connections and max(len(range(index, target.connections, processes)), 1)
         self._connections = Connections(target.addresses, target.access, target.timeout_s, own, target.replicas)
         self._senders = tuple(self._connections.sender(line) for line in target.workload.lines)
-        self._traffic: Traffic | None = None
         self._timeout_s = target.timeout_s
-        self._stop_s = self._timeout_s + STOP_MARGIN_S
-        self._environment = Environment(user_classes=[self._user_class()], stop_timeout=self._stop_s)
-        self._runner = self._environment.create_local_runner()
         self.interrupted, self.hurried = Event(), Event()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.quit()
         self._connections.close()
 
     def run(self, load: Load, watch: Watch, start_s: float | None = None) -> Measured:
@@ -69,20 +57,10 @@ class Engine:
         index, processes = self._share
         users = 1 if load.is_open else load.users_of(index, processes)
         checks = AnswerChecks([sender.line for sender in self._senders], self._checks, load.seed + index)
-        self._traffic = traffic = Traffic(
-            load,
-            self._senders,
-            recorder,
-            self._fire,
-            checks,
-            order=self._order,
-            share=self._share,
-            start_s=start_s,
-        )
+        traffic = Traffic(load, self._senders, recorder, checks, order=self._order, share=self._share, start_s=start_s)
         started_at, cpu_start_s = time.time(), time.process_time()
-        if users:
-            self._runner.start(users, spawn_rate=users)
-        else:
+        greenlets = [gevent.spawn(traffic.drive) for _ in range(users)]
+        if not users:
             traffic.landed.set()
         stopped = self._wait(traffic, load, watch)
         # The same instant ends the schedule and the measured time, so that the arrivals after it do not count.
@@ -95,7 +73,7 @@ class Engine:
         traffic.stop()
         self._land(traffic)
         landed_s = time.perf_counter() - traffic.start_s
-        self._runner.stop()
+        gevent.killall(greenlets)
         if self.hurried.is_set():
             stopped = stopped or INTERRUPTED
         span_s = min(elapsed_s - load.warm_up_s, load.seconds) if stopped else load.seconds
@@ -121,34 +99,9 @@ class Engine:
         return ""
 
     def _land(self, traffic: Traffic) -> None:
-        gevent.wait([traffic.landed, self.hurried], timeout=self._stop_s, count=1)
-        self._environment.stop_timeout = self._stop_s
+        gevent.wait([traffic.landed, self.hurried], timeout=self._timeout_s + STOP_MARGIN_S, count=1)
         if not traffic.landed.is_set():
             traffic.give_up(self._timeout_s)
-        if not traffic.landed.is_set() or traffic.is_pausing:
-            self._environment.stop_timeout = 0  # users are killed while they wait
-
-    def _fire(self, line: Line, latency_ms: float, length: int, error: Exception | None) -> None:
-        self._environment.events.request.fire(
-            request_type=protocols.TITLES[line.protocol],
-            name=line.name,
-            response_time=latency_ms,
-            response_length=length,
-            response=None,
-            context={},
-            exception=error,
-        )
-
-    def _user_class(self) -> type[Any]:  # Locust ships no annotations
-        def drive(_: object) -> None:
-            assert self._traffic is not None  # users are started by `run` alone
-            self._traffic.drive()
-            raise StopUser
-
-        class Predict(User):  # type: ignore[misc]  # Locust ships no annotations
-            tasks: ClassVar = [drive]
-
-        return Predict
 
 
 def _keep_modules_out_of_collections() -> None:

@@ -8,9 +8,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain, count, takewhile
+from collections.abc import Iterator, Sequence
+from itertools import count, repeat, takewhile
 from random import Random
 from typing import Final
 
@@ -22,7 +21,7 @@ from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.golden.answers import AnswerChecks
 from tpuserve_loadtests.golden.form import WrongAnswer
 from tpuserve_loadtests.measurement.recorder import Delivery, Recorder
-from tpuserve_loadtests.requests.workload import Line, Turns
+from tpuserve_loadtests.requests.workload import Turns
 from tpuserve_loadtests.traffic.senders import MAX_IN_FLIGHT, Sender, failure_message
 
 _CLOCK_MONOTONIC: Final = 1
@@ -78,11 +77,9 @@ _BATCH: Final = 16
 # Interval of checks for a stop during long gaps between arrivals.
 _LOOK_S: Final = 0.5
 
-Fire = Callable[[Line, float, int, Exception | None], None]
-
 
 class Traffic:
-    """Traffic of a load, which Locust's users send with `drive`.
+    """Traffic of a load, which the greenlets of its users send with `drive`.
 
     Each closed user sends its own requests. A single user sends the whole schedule of an open load.
     """
@@ -92,7 +89,6 @@ class Traffic:
         load: Load,
         senders: Sequence[Sender],
         recorder: Recorder,
-        fire: Fire,
         checks: AnswerChecks,
         *,
         order: Sequence[int] = (),
@@ -101,8 +97,8 @@ class Traffic:
     ) -> None:
         """Set up the traffic. `share` is this process's number, and the number of processes.
 
-        `fire` receives each request, with its latency in milliseconds. `order` is the workload's: senders by number.
-        The load starts at `start_s` of `time.perf_counter`, or with `drive`.
+        `order` is the workload's: senders by number. The load starts at `start_s` of `time.perf_counter`, or with
+        `drive`.
         """
         self.recorder = recorder
         self._starts_now = start_s is None
@@ -110,7 +106,8 @@ class Traffic:
         self.stopped = False
         # The load plans no arrivals after this instant.
         self._end_s = math.inf
-        # The instant of the schedule's next arrival.
+        # The schedule's arrivals after the next one, and the instant of that one while the dispatcher waits for it.
+        self._instants = load.instants(*share) if load.is_open else iter(())
         self._next_s = math.inf
         # Set when the schedule is complete or has no arrival before its end, or when the load's last request begins.
         self.dispatched = Event()
@@ -122,8 +119,6 @@ class Traffic:
         self._given_up = False
         self._load = load
         self._senders = senders
-        self._fire = fire
-        self._index, self._processes = share
         self._turns = Turns(order or range(len(senders)))
         # Each process takes every `share[1]`-th number of users and of requests.
         self._users = count(*share)
@@ -133,7 +128,7 @@ class Traffic:
         self._names = {sender.line.name: sender.line.counted_as() for sender in senders}
         self._checks = checks
         self._left = load.requests_of(*share) if load.requests and load.users else math.inf
-        self._random = Random(load.seed + self._index)
+        self._random = Random(load.seed + share[0])
 
     def end_schedule(self) -> float:
         """End the schedule now, and return its length in seconds.
@@ -146,17 +141,16 @@ class Traffic:
             self.dispatched.set()
         return self._end_s - self.start_s
 
-    @property
-    def is_pausing(self) -> bool:
-        """Whether users pause between requests, possibly for long after the end of the load."""
-        return self._load.think is not None
-
     def stop(self) -> None:
         """Stop sending, and drop the arrivals that were due before the end of the schedule and have not left.
 
-        `drive` returns after the responses to requests in flight.
+        `drive` returns after the responses to requests in flight. Call `end_schedule` first.
         """
         self.stopped = True
+        if self._next_s <= self._end_s:
+            length_s = self._end_s - self.start_s
+            self.recorder.dropped += 1 + sum(1 for _ in takewhile(lambda due: due <= length_s, self._instants))
+            self._next_s = math.inf
         self._look_landed()
 
     def give_up(self, timeout_s: float) -> None:
@@ -183,24 +177,18 @@ class Traffic:
     def _drive_closed(self) -> None:
         user = next(self._users)
         gevent.sleep(max(self.start_s - time.perf_counter(), 0))
-        send = self._send_next
+        turns: Iterator[tuple[int, int]] = map(self._turns.at, self._requests)
         if not self._is_mixed:
             # Each user stays on one line, so that a slow line does not take users from a fast one.
             line = user % len(self._senders)
-            send = partial(self._ask_next, self._senders[line], self._requests_of[line])
+            turns = zip(repeat(line), self._requests_of[line])
         if self._load.think is not None:
             # Users that begin together would continue to send together.
             self._pause(self._load.think.mean_s * user / self._load.users)
         while not self.stopped and self._may_send(due_s := time.perf_counter()):
-            send(due_s)
+            self._ask(*next(turns), due_s)
             if self._load.think is not None and not self.stopped:
                 self._pause(self._load.think.draw_s(self._random))
-
-    def _send_next(self, due_s: float) -> None:
-        self._send(next(self._requests), due_s)
-
-    def _ask_next(self, sender: Sender, numbers: "count[int]", due_s: float) -> None:
-        self._ask(sender, next(numbers), due_s)
 
     def _may_send(self, due_s: float) -> bool:
         if due_s - self.start_s < self._load.warm_up_s:
@@ -221,15 +209,13 @@ class Traffic:
         behind = 0
         if self._starts_now:
             self.start_s = time.perf_counter()
-        instants = self._load.instants(self._index, self._processes)
-        for due in instants:
+        for due in self._instants:
             number = next(self._requests)
             self._next_s = due_s = self.start_s + due
             behind = behind + 1 if due_s <= time.perf_counter() else 0
             if behind % _BATCH == 0:
                 self._wait(wait, due_s)
             if self._is_over(due_s):
-                self._drop_overdue(chain((due,), instants))
                 break
             if self._in_flight >= MAX_IN_FLIGHT:
                 self.recorder.dropped += 1
@@ -243,10 +229,6 @@ class Traffic:
         self._look_landed()
         self.landed.wait()
 
-    def _drop_overdue(self, unsent: Iterable[float]) -> None:
-        length_s = self._end_s - self.start_s
-        self.recorder.dropped += sum(1 for _ in takewhile(lambda due: due <= length_s, unsent))
-
     def _wait(self, wait: PreciseWait, due_s: float) -> None:
         while not self._is_over(due_s) and due_s - time.perf_counter() > _LOOK_S:
             wait.until(time.perf_counter() + _LOOK_S)
@@ -258,7 +240,7 @@ class Traffic:
 
     def _send_on_time(self, number: int, due_s: float) -> None:
         self.recorder.record_lag(due_s - self.start_s, time.perf_counter() - due_s)
-        self._send(number, due_s)
+        self._ask(*self._turns.at(number), due_s)
         self._land()
 
     def _land(self) -> None:
@@ -269,12 +251,9 @@ class Traffic:
         if not self._in_flight and (self.dispatched.is_set() or self.stopped):
             self.landed.set()
 
-    def _send(self, number: int, due_s: float) -> None:
-        line, turn = self._turns.at(number)
-        self._ask(self._senders[line], turn, due_s)
-
-    def _ask(self, sender: Sender, turn: int, due_s: float) -> None:
-        length, error, delivery = 0, None, Delivery()
+    def _ask(self, line: int, turn: int, due_s: float) -> None:
+        sender = self._senders[line]
+        error, delivery = None, Delivery()
         names = self._names[sender.line.name]
         name = names[turn % len(names)]
         self._pending[id(delivery)] = name, due_s
@@ -284,7 +263,6 @@ class Traffic:
             # Responses often arrive together. All waiting greenlets note their times first, before any of them records
             # its request and sends the next one. Otherwise, each would add its CPU time to the latencies of the rest.
             gevent.sleep(0)
-            length = len(reply.body)
             self._checks.check(sender.line, turn, reply, finished_s, delivery)
         except Exception as caught:  # any error is the outcome of this request and must not end the user
             finished_s, error = time.perf_counter(), caught
@@ -296,4 +274,3 @@ class Traffic:
             delivery.tokens_s = tuple(at_s - self.start_s for at_s in delivery.tokens_s)
         delivery.wrong = isinstance(error, WrongAnswer)
         self.recorder.record(name, due_s - self.start_s, finished_s - self.start_s, message, delivery)
-        self._fire(sender.line, (finished_s - due_s) * 1000, length, error)
