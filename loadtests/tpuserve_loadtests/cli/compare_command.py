@@ -10,13 +10,12 @@ import click
 from tpuserve_client.model import ModelSpec
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
-from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions
 from tpuserve_loadtests.cli.golden import compare_recorded
 from tpuserve_loadtests.cli.options import AUTO, OFF, MeasuredServerOptions
+from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.judgement.comparison import judge_comparison
-from tpuserve_loadtests.judgement.threshold import Lines
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.monitoring.watched import Watched
@@ -43,12 +42,12 @@ def compare(options: CompareOptions) -> None:
         sides[1] = sides[1].with_key(options.b_api_key_file)
     requests = [targets.Requests.of(options.requests, access.find_access(side.server.access)) for side in sides]
     metrics = _metrics(sides, options.metrics)
-    both = [
-        targets.find_target(side.spec, side.addresses, of_side) for side, of_side in zip(sides, requests, strict=True)
+    traffic = [
+        RequestedTraffic.of_model(side.spec, side.addresses, of_side)
+        for side, of_side in zip(sides, requests, strict=True)
     ]
-    rules = replace(rules, lines=Lines(both[1].workload.words()))
-    with refused(ValueError):
-        rules.lines.check(rules.gates)
+    both = [each.find_target() for each in traffic]
+    rules = replace(rules, lines=traffic[1].lines(both[1], rules.gates))
     terms = loads.LoadTerms.of(options)
     load = terms.users_or_rate(options.load, len(both[0].addresses))
     energy = monitoring.find_energy([place for side in sides for place in side.addresses.values()], options.generator)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import click
 
@@ -53,32 +53,38 @@ class ModelTraffic:
 class RequestedTraffic:
     """The traffic that a command requests, with the title of its report.
 
-    If `parts` is empty, the command sends requests to one model, `spec`, over every address. `explicit` names the
-    values that the command line or the scenario sets.
+    If it `is_mixed`, each user and arrival takes a line by weight. Otherwise, the lines share the users or arrivals
+    evenly. `requests` has what the parts share. `explicit` names the values that the command line or the scenario sets.
     """
 
     title: str
     addresses: dict[Wire, str]
     requests: targets.Requests
-    spec: ModelSpec | None
-    parts: tuple[ModelTraffic, ...] = ()
+    parts: tuple[ModelTraffic, ...]
+    is_mixed: bool = False
     explicit: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_model(
+        cls,
+        spec: ModelSpec,
+        addresses: dict[Wire, str],
+        requests: targets.Requests,
+        explicit: Collection[str] = (),
+    ) -> Self:
+        """Return the traffic of one model, with a line for each address."""
+        protocols = tuple(addresses)
+        part = ModelTraffic(str(spec), spec, requests, protocols, 1.0, protocols)
+        return cls(str(spec), addresses, requests, (part,), explicit=frozenset(explicit))
 
     @property
     def least_users(self) -> int:
         """The minimum number of users of a closed load: one for each protocol of a single model."""
-        return 1 if self.parts else len(self.addresses)
-
-    @property
-    def _all_parts(self) -> tuple[ModelTraffic, ...]:
-        if self.spec is None:
-            return self.parts
-        protocols = tuple(self.addresses)
-        return (ModelTraffic(str(self.spec), self.spec, self.requests, protocols, 1.0, protocols),)
+        return 1 if self.is_mixed else len(self.addresses)
 
     @property
     def specs(self) -> frozenset[ModelSpec]:
-        return frozenset({part.spec for part in self.parts} if self.spec is None else {self.spec})
+        return frozenset(part.spec for part in self.parts)
 
     def lines(self, target: Target, gates: Sequence[Threshold], steps: Sequence[str] = ()) -> Lines:
         """Return the lines that gates select. Raise a usage error for a gate that selects none of them."""
@@ -99,38 +105,48 @@ class RequestedTraffic:
 
         Raises a usage error if a recording has no times.
         """
-        recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self._all_parts]
+        recordings = [(part.requests.recording_for(part.spec.name), len(part.protocols)) for part in self.parts]
         found = [(recording, lines) for recording, lines in recordings if recording is not None]
         if len(found) < len(recordings):
             return None
         with refused(BadRecording):
             return merged_timeline(found, speed)
 
-    def find_target(self, timeline: Timeline | None = None) -> Target:
-        """Fetch the metadata of each model and build the requests. On failure, exit with a message.
-
-        With a timeline, requests go to lines in its order.
-        """
-        for part in self._all_parts:
+    def echo_notes(self) -> Self:
+        """Print the notes on the recorded requests, and return the traffic."""
+        for part in self.parts:
             recording = part.requests.recording_for(part.spec.name)
             for note in recording.notes if recording else ():
                 click.echo(f"Note: {note}", err=True)
-        if self.spec is not None and timeline is None:
-            return targets.find_target(self.spec, self.addresses, self.requests)
+        return self
+
+    def find_target(self, timeline: Timeline | None = None, replicas: tuple[str, ...] = ()) -> Target:
+        """Fetch the metadata of each model and build the requests. On failure, exit with a message.
+
+        With a timeline, requests go to lines in its order. If there are `replicas`, requests go to those of their port.
+        """
         lines: list[Line] = []
         shares: list[float] = []
-        for part in self._all_parts:
+        for part in self.parts:
             addresses = {protocol: self.addresses[protocol] for protocol in part.protocols}
-            max_bytes = MAX_REQUESTS_BYTES // len(self._all_parts)
+            max_bytes = MAX_REQUESTS_BYTES // len(self.parts)
             lines += targets.find_lines(
                 part.spec, addresses, part.requests, part.lines, max_bytes, replayed=timeline is not None
             )
             shares += [part.weight / len(part.lines)] * len(part.lines)
         targets.check_predictions(lines, self.addresses, self.requests.access)
-        workload = Workload(tuple(lines), mixed_order(shares) if timeline is None else timeline.order)
-        target = self.requests.target(workload, self.addresses)
-        paths = {line: part.requests.options.golden.path for part in self._all_parts for line in part.lines}
-        return with_checks(target, self.requests.options.golden, paths)
+        order = timeline.order if timeline else mixed_order(shares) if self.is_mixed else ()
+        options = self.requests.options
+        target = Target(
+            Workload(tuple(lines), order),
+            self.addresses,
+            options.timeout,
+            access=self.requests.access,
+            replicas=replicas,
+            connections=options.connections,
+        )
+        paths = {line: part.requests.options.golden.path for part in self.parts for line in part.lines}
+        return with_checks(target, options.golden, paths)
 
 
 _Options = TypeVar("_Options", bound=TrafficOptions)
@@ -156,7 +172,7 @@ def find_traffic(
         addresses = access.find_addresses(server.protocol, server.grpc_address, server.rest_url)
         spec = targets.find_spec(models.model, options.version.version, options.version.label)
         requests = targets.Requests.of(options.requests, access.find_access(server.access))
-        return RequestedTraffic(str(spec), addresses, requests, spec, explicit=frozenset(explicit)), options
+        return RequestedTraffic.of_model(spec, addresses, requests, explicit).echo_notes(), options
     if models.model is not None:
         raise click.UsageError(f"--scenario names the models. Omit {models.model!r}.")
     scenario = _read(models.scenario)
@@ -170,7 +186,7 @@ def find_traffic(
     options = _merged(options, scenario.settings, explicit, own_load)
     options = _with_address(options)
     traffic = _scenario_traffic(scenario, models.scenario, options.server, options.requests)
-    return replace(traffic, explicit=frozenset((*explicit, *scenario.settings))), options
+    return replace(traffic.echo_notes(), explicit=frozenset((*explicit, *scenario.settings))), options
 
 
 def _with_address(options: _Options) -> _Options:
@@ -206,7 +222,7 @@ def _scenario_traffic(
         for protocol, address in addresses.items()
         if any(protocol in part.protocols for part in parts)
     }
-    return RequestedTraffic(scenario.title, used, targets.Requests(options, credentials), None, parts)
+    return RequestedTraffic(scenario.title, used, targets.Requests(options, credentials), parts, is_mixed=True)
 
 
 def _model_traffic(

@@ -19,6 +19,7 @@ from tpuserve_loadtests.cli import access, loads, monitoring, targets
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.compare_command import interleaved
 from tpuserve_loadtests.cli.options import OFF, GoldenOptions, ToleranceOptions
+from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic
 from tpuserve_loadtests.cli.rollout_command import RolloutOptions
 from tpuserve_loadtests.cli.rollout_servers import Side, Stage, warn
 from tpuserve_loadtests.cli.soak_command import run_segments, segment_load
@@ -329,7 +330,7 @@ class Gates:
         options = self.options.requests
         golden = GoldenOptions(options.golden.path or OFF, None, ToleranceOptions(None, None))
         requests = targets.Requests.of(replace(options, golden=golden), credentials)
-        return targets.find_target(side.spec, side.protocols, requests, replicas)
+        return RequestedTraffic.of_model(side.spec, side.protocols, requests).find_target(replicas=replicas)
 
 
 def _several(replicas: Sequence[str]) -> list[str]:

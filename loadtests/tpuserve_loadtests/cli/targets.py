@@ -17,7 +17,6 @@ from tpuserve_client.handshake import handshake_problem
 from tpuserve_client.model import DEFAULT_SIGNATURE_NAME, ModelSpec, Signature
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.command import refused
-from tpuserve_loadtests.cli.golden import with_checks
 from tpuserve_loadtests.cli.options import (
     CONTROL_KEY_FILE,
     CONTROL_KEY_VARIABLE,
@@ -42,7 +41,7 @@ from tpuserve_loadtests.requests.distribution import Distribution
 from tpuserve_loadtests.requests.protocols import Protocol, client_address, is_oip, shown_address
 from tpuserve_loadtests.requests.recording import BadRecording, Recording, read_golden_version, recorded_requests
 from tpuserve_loadtests.requests.wires import predict_exchange
-from tpuserve_loadtests.requests.workload import MAX_REQUESTS_BYTES, Line, Workload, encode_lines
+from tpuserve_loadtests.requests.workload import Line, encode_lines
 from tpuserve_loadtests.traffic.target import Runs, Target
 
 if TYPE_CHECKING:
@@ -95,16 +94,6 @@ class Requests:
                 recording = Recording.read(options.recorded)
         return cls(options, access, rows, lengths, recording)
 
-    def target(self, workload: Workload, addresses: dict[Protocol, str], replicas: tuple[str, ...] = ()) -> Target:
-        return Target(
-            workload,
-            addresses,
-            self.options.timeout,
-            access=self.access,
-            replicas=replicas,
-            connections=self.options.connections,
-        )
-
     def recording_for(self, model: str) -> Recording | None:
         """Return the recorded requests for a model. Raise a usage error if there are none."""
         if self.recording is None:
@@ -112,20 +101,6 @@ class Requests:
         with refused(BadRecording):
             of_model = self.recording.of_model(self.options.recorded_model or model)
             return of_model.of_signature(self.options.signature_name or DEFAULT_SIGNATURE_NAME, DEFAULT_SIGNATURE_NAME)
-
-
-def find_target(
-    spec: ModelSpec, addresses: dict[Protocol, str], requests: Requests, replicas: tuple[str, ...] = ()
-) -> Target:
-    """Fetch the model's metadata from every address, and build the requests. On failure, exit with a message.
-
-    Requests of the load go to the `replicas` of their port in turn, if there are any.
-    """
-    lines = find_lines(spec, addresses, requests, tuple(addresses), MAX_REQUESTS_BYTES)
-    check_predictions(lines, addresses, requests.access)
-    target = requests.target(Workload(lines), addresses, replicas)
-    checks = requests.options.golden
-    return with_checks(target, checks, dict.fromkeys(addresses, checks.path))
 
 
 def find_lines(
@@ -137,10 +112,10 @@ def find_lines(
     *,
     replayed: bool = False,
 ) -> tuple[Line, ...]:
-    """Return lines as `find_target` does: one of each name and address, with at most `max_bytes` of requests in total.
+    """Return a line of each name and address, with at most `max_bytes` of requests in total.
 
-    With `replayed`, the lines share the recorded requests in turn, to send them at their recorded times. Otherwise,
-    each line has all requests.
+    Fetches the model's metadata from every address. On failure, exits with a message. With `replayed`, the lines share
+    the recorded requests in turn, to send them at their recorded times. Otherwise, each line has all requests.
     """
     signature = fetch_signature(spec, requests.options.signature_name, addresses, requests.access)
     protocols = tuple(addresses)

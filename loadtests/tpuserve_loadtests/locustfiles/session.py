@@ -62,12 +62,7 @@ class Requested:
 
     def find_target(self) -> Target | None:
         """Build the payloads from the model's metadata. Blocks. On failure, exit with a message."""
-        if self.traffic is None:
-            return None
-        target = self.traffic.find_target()
-        if not self.title:  # each user stays on the protocol of its client
-            target = replace(target, workload=replace(target.workload, order=()))
-        return target
+        return None if self.traffic is None else self.traffic.find_target()
 
 
 @dataclass(frozen=True, slots=True)

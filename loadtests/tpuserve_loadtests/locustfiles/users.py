@@ -185,7 +185,7 @@ class TpuserveUser(User):  # type: ignore[misc]  # Locust ships no annotations
         name, protocols = cls.name or str(spec), tuple(found)
         lines = tuple(f"{name} {TITLES[protocol]}" for protocol in protocols) if len(found) > 1 else (name,)
         part = ModelTraffic(name, spec, requests, protocols, 1.0, lines)
-        return Requested(found, (), RequestedTraffic("", found, requests, None, (part,)))
+        return Requested(found, (), RequestedTraffic("", found, requests, (part,)).echo_notes())
 
 
 class GrpcPredictUser(TpuserveUser):

@@ -9,6 +9,7 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.cli import access, files, loads, monitoring, targets
 from tpuserve_loadtests.cli.commands import HIGHEST, PRECISION, RangeOptions
+from tpuserve_loadtests.cli.requested_traffic import RequestedTraffic
 from tpuserve_loadtests.cli.search_command import search_rate
 from tpuserve_loadtests.judgement.run import Rules, judge_generator
 from tpuserve_loadtests.judgement.search import Searched
@@ -39,9 +40,8 @@ def mlperf(options: MlperfOptions) -> None:
     files.check_files(options.files)
     addresses = access.find_addresses(options.protocol, server.grpc_address, server.rest_url)
     spec = targets.find_spec(options.model, options.version.version, options.version.label)
-    target = targets.find_target(
-        spec, addresses, targets.Requests.of(options.requests, access.find_access(server.access))
-    )
+    requests = targets.Requests.of(options.requests, access.find_access(server.access))
+    target = RequestedTraffic.of_model(spec, addresses, requests).find_target()
     energy = monitoring.find_energy(addresses.values(), options.generator)
     with (
         targets.generating(target, options.generator) as runs,
