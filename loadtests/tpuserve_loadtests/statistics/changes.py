@@ -9,10 +9,11 @@ the median by the median absolute deviation, which they hardly move (Iglewicz & 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from tpuserve_loadtests.statistics.trend import inflation
 
 # With fewer values, chance alone makes levels.
 LEAST_VALUES: Final = 20
@@ -20,12 +21,9 @@ LEAST_VALUES: Final = 20
 _LEAST_WINDOW: Final = 3
 # Standard errors of the difference. The window is the best of n², so the limit is high.
 _CERTAIN: Final = 7.0
-_MOST_CORRELATION: Final = 0.8
 _FAR: Final = 7.0
 # The median absolute deviation of normal values is 0.6745 standard deviations.
 _NORMAL: Final = 0.6745
-
-_Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +58,10 @@ def find_level(values: Sequence[float], least: float) -> Level | None:
     rise = float(series[within].mean() - series[~within].mean())
     residuals = np.where(within, series - series[within].mean(), series - series[~within].mean())
     power = float(residuals @ residuals)
-    error = math.sqrt(power / (size - 4) * _inflation(residuals, power))
+    error = math.sqrt(power / (size - 4) * inflation(residuals, 2))
     if rise < least or gains[start, end] <= _CERTAIN * error:
         return None
     return Level(start, end, rise, power)
-
-
-def _inflation(residuals: _Floats, power: float) -> float:
-    """Return the factor by which the correlation of neighbours increases the variance of a mean."""
-    if not power:
-        return 1.0
-    size = len(residuals)
-    correlation = float(residuals[1:] @ residuals[:-1]) / power
-    # The two means lower the apparent correlation of so few values.
-    correlation = min(max((size * correlation + 2) / (size - 4), 0.0), _MOST_CORRELATION)
-    return (1 + correlation) / (1 - correlation)
 
 
 def find_bad(values: Sequence[float], least: float) -> list[int]:

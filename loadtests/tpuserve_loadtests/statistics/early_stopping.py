@@ -6,6 +6,7 @@ P(Binomial(n, 1 - p) <= t) <= 1 - c. LoadGen writes it as I(p; n - t, t + 1), th
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from statistics import NormalDist
 
 import numpy as np
@@ -27,32 +28,18 @@ def late_probability(queries: int, late: int, share: float) -> float:
 
 def queries_needed(percentile: float, late: int = 0, confidence: float = CONFIDENCE) -> int:
     """Return the smallest number of requests, `late` of them late, that shows the percentile (0 to 100, exclusive)."""
-    share = percentile / 100
-    low, high = late + 1, max(2 * (late + 1), 16)
+    share, high = percentile / 100, max(2 * (late + 1), 16)
     while late_probability(high, late, share) > 1 - confidence:
-        low, high = high, high * 2
-    while low < high:
-        middle = (low + high) // 2
-        if late_probability(middle, late, share) <= 1 - confidence:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+        high *= 2
+    # The probability falls with the number of requests.
+    return bisect_left(range(high), confidence - 1, lo=late + 1, key=lambda n: -late_probability(n, late, share))
 
 
 def late_allowed(queries: int, percentile: float, confidence: float = CONFIDENCE) -> int | None:
     """Return the largest number of late requests that still shows the percentile, or None for too few requests."""
     share = percentile / 100
-    if late_probability(queries, 0, share) > 1 - confidence:
-        return None
-    low, high = 0, queries
-    while high - low > 1:  # low is allowed, high is not
-        middle = (low + high) // 2
-        if late_probability(queries, middle, share) <= 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return low
+    allowed = bisect_right(range(queries), 1 - confidence, key=lambda late: late_probability(queries, late, share)) - 1
+    return None if allowed < 0 else allowed
 
 
 def share_unseen(queries: int, confidence: float = CONFIDENCE) -> float:

@@ -76,13 +76,20 @@ def _correction(when: _Floats, what: _Floats) -> float:
     """
     scaled = (when - when.mean()) / (when[-1] - when[0])
     residuals = what - np.polyval(np.polyfit(scaled, what, 2), scaled)
-    power = float(residuals @ residuals)
-    if power <= _NOTHING * float(what @ what):
+    is_nothing = float(residuals @ residuals) <= _NOTHING * float(what @ what)
+    return 1.0 if is_nothing else inflation(residuals, 3)
+
+
+def inflation(residuals: NDArray[np.float64], coefficients: int) -> float:
+    """Return the factor by which the correlation of neighbours increases the variance of a mean: (1 + r) / (1 - r).
+
+    The fit of some `coefficients` lowers the apparent correlation of few residuals, which r corrects.
+    """
+    size, power = len(residuals), float(residuals @ residuals)
+    if not power:
         return 1.0
-    # The fit of three coefficients lowers the apparent correlation of so few residuals, so correct for it.
-    size = len(residuals)
     correlation = float(residuals[1:] @ residuals[:-1]) / power
-    correlation = min(max((size * correlation + 3) / (size - 6), 0.0), _MOST_CORRELATION)
+    correlation = min(max((size * correlation + coefficients) / (size - 2 * coefficients), 0.0), _MOST_CORRELATION)
     return (1 + correlation) / (1 - correlation)
 
 

@@ -13,13 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tpuserve_loadtests.statistics.trend import inflation
+
 # With fewer windows, the noise of the rest is unknown.
 _LEAST_KEPT: Final = 10
 # The smallest of the starts that are nearly as good is dropped.
 _AS_GOOD: Final = 1.2
 # Standard errors between both parts. The rule chooses the most different start, so the limit is far above 2.
 _DIFFERENT: Final = 5.0
-_MOST_CORRELATION: Final = 0.8
 
 
 def windows_to_drop(values: Sequence[float | None]) -> int:
@@ -41,8 +42,6 @@ def windows_to_drop(values: Sequence[float | None]) -> int:
 
 def _differs(dropped: NDArray[np.float64], kept: NDArray[np.float64]) -> bool:
     centred = kept - kept.mean()
-    power = float(centred @ centred)
-    correlation = min(max(float(centred[1:] @ centred[:-1]) / power, 0.0), _MOST_CORRELATION) if power else 0.0
-    variance = power / (len(kept) - 1) * (1 + correlation) / (1 - correlation)
+    variance = float(centred @ centred) / (len(kept) - 1) * inflation(centred, 0)
     error = math.sqrt(variance * (1 / len(dropped) + 1 / len(kept)))
     return abs(float(dropped.mean() - kept.mean())) > _DIFFERENT * error
