@@ -5,9 +5,10 @@ requests often cluster, so the search repeats a passing rate with other arrivals
 fails, bisects it, then verifies the result. This module sends no requests and reads no clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count, repeat
 from typing import Final, TypeAlias
 
 from tpuserve_formats.counted import counted
@@ -101,14 +102,20 @@ def search_rates(attempt: Try, start_per_s: float, highest_per_s: float, precisi
 
     A rate near the limit holds only with some arrivals, so a single trial could end the search too early.
     """
-    best, ceiling = _widen(attempt, start_per_s, highest_per_s)
+    first = attempt(min(start_per_s, highest_per_s))
+    lowest_per_s = start_per_s * _LOWEST
+    best, ceiling = (
+        _above(attempt, first, highest_per_s, repeat(_WIDEN))
+        if first.holds
+        else _below(attempt, first, lowest_per_s, repeat(_WIDEN))
+    )
     if best is None or ceiling is None:
         return Found(best, ceiling)
     for _ in range(_CORRECTIONS):
         best, ceiling = _bisect(attempt, best, ceiling, precision)
         again = attempt(best.rate_per_s)
         if not again.holds:
-            ceiling, below = again, _below(attempt, again, start_per_s * _LOWEST, precision)
+            below, ceiling = _below(attempt, again, lowest_per_s, _growing(precision))
             if below is None:
                 return Found(None, ceiling)
             best = below
@@ -117,47 +124,38 @@ def search_rates(attempt: Try, start_per_s: float, highest_per_s: float, precisi
         above = attempt(ceiling.rate_per_s)
         if not above.holds:
             return Found(best, above)
-        best, ceiling = _above(attempt, above, highest_per_s, precision)
+        best, ceiling = _above(attempt, above, highest_per_s, _growing(precision))
         if ceiling is None:
             return Found(best, None)
     return Found(best, ceiling)
 
 
-def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, precision: float) -> Probe | None:
-    step = precision
-    while ceiling.rate_per_s / (1 + step) >= lowest_per_s:
-        probe = attempt(ceiling.rate_per_s / (1 + step))
+def _below(attempt: Try, ceiling: Probe, lowest_per_s: float, factors: Iterable[float]) -> tuple[Probe | None, Probe]:
+    """Divide a failing rate by each factor until a rate holds or the next one would be too low."""
+    for factor in factors:
+        if ceiling.rate_per_s / factor < lowest_per_s:
+            break
+        probe = attempt(ceiling.rate_per_s / factor)
         if probe.holds:
-            return probe
-        ceiling, step = probe, 2 * step
-    return None
+            return probe, ceiling
+        ceiling = probe
+    return None, ceiling
 
 
-def _above(attempt: Try, best: Probe, highest_per_s: float, precision: float) -> tuple[Probe, Probe | None]:
-    step = precision
-    while best.rate_per_s < highest_per_s:
-        probe = attempt(min(best.rate_per_s * (1 + step), highest_per_s))
+def _above(attempt: Try, best: Probe, highest_per_s: float, factors: Iterable[float]) -> tuple[Probe, Probe | None]:
+    """Multiply a rate that holds by each factor until a rate fails or the highest one holds."""
+    for factor in factors:
+        if best.rate_per_s >= highest_per_s:
+            break
+        probe = attempt(min(best.rate_per_s * factor, highest_per_s))
         if not probe.holds:
             return best, probe
-        best, step = probe, 2 * step
+        best = probe
     return best, None
 
 
-def _widen(attempt: Try, start_per_s: float, highest_per_s: float) -> tuple[Probe | None, Probe | None]:
-    probe = attempt(min(start_per_s, highest_per_s))
-    if probe.holds:
-        while probe.rate_per_s < highest_per_s:
-            above = attempt(min(probe.rate_per_s * _WIDEN, highest_per_s))
-            if not above.holds:
-                return probe, above
-            probe = above
-        return probe, None
-    while probe.rate_per_s / _WIDEN >= start_per_s * _LOWEST:
-        below = attempt(probe.rate_per_s / _WIDEN)
-        if below.holds:
-            return below, probe
-        probe = below
-    return None, probe
+def _growing(precision: float) -> Iterator[float]:
+    return (1 + precision * 2**step for step in count())
 
 
 def _bisect(attempt: Try, best: Probe, ceiling: Probe, precision: float) -> tuple[Probe, Probe]:
