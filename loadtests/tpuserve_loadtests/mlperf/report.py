@@ -209,7 +209,7 @@ def _page(model: str, outcome: MlperfOutcome, objectives: Sequence[Threshold], s
             Charts("Latency", [charts.percentile_chart(latencies, of_search), charts.histogram_chart(latencies)]),
             charts.timeline_section(timeline(measured), load.seconds, stopped=measured.stopped),
             *servers.sections(watched),
-            servers.timeline(watched.server, load.seconds),
+            servers.timeline("Server over time", watched.server.timeline if watched.server else (), load.seconds),
             *costs.sections("load", [(str(load), outcome.spending)], outcome.spending),
             Remark([f"note: {watched.note}"] if watched.note else [], on="terminal"),
             *(_search_sections(searched, objectives, known_note=watched.note) if searched else []),

@@ -128,7 +128,7 @@ def _checks(total: Summary) -> str:
 
 def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
     measured = outcome.measured
-    load, server = measured.load, outcome.watched.server
+    load, server, use = measured.load, outcome.watched.server, outcome.watched.use
     return Page(
         title=f"Load test of {outcome.model}",
         origin=figures.describe_origin([measured]),
@@ -144,8 +144,8 @@ def _page(outcome: RunOutcome, settings: Mapping[str, str]) -> Page:
             *figures.failures([measured]),
             Remark(_details(outcome), on="terminal"),
             *servers.sections(outcome.watched),
-            servers.timeline(server, load.seconds),
-            servers.process_timeline(outcome.watched.use, load.seconds),
+            servers.timeline("Server over time", server.timeline if server else (), load.seconds),
+            servers.timeline("Server processes over time", use.timeline if use else (), load.seconds),
             *costs.sections("load", [(str(load), outcome.spending)], outcome.spending),
             figures.verdict_lines(outcome.gates, outcome.notes),
         ],

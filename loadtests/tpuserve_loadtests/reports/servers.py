@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from tpuserve_formats.counted import counted
 from tpuserve_loadtests.monitoring.process_use import ProcessMoment, ProcessUse
@@ -29,9 +29,6 @@ _WHERE: Final = "Time breakdown"
 _PHASES: Final = {QUEUE: "queue wait", EXECUTION: "execution"}
 # Fewer moments do not make a curve.
 _LEAST_MOMENTS: Final = 3
-
-# A period of the server's metrics, or of its processes.
-_OneMoment = TypeVar("_OneMoment", bound=Moment | ProcessMoment)
 
 
 def sections(watched: Watched) -> list[Section]:
@@ -77,70 +74,47 @@ def server_lines(server: ServerSide) -> list[str]:
     return lines
 
 
-def timeline(server: ServerSide | None, planned_s: float) -> Charts | None:
+def timeline(title: str, moments: Sequence[Moment | ProcessMoment], planned_s: float) -> Charts | None:
     """Chart the server's metrics on the clients' time axis. Return None for fewer than three moments."""
-    return None if server is None else _moment_charts("Server over time", _PICTURES, server.timeline, planned_s)
-
-
-def process_timeline(use: ProcessUse | None, planned_s: float) -> Charts | None:
-    """Chart CPU and memory of the server's processes. Return None for fewer than three moments."""
-    return (
-        None
-        if use is None
-        else _moment_charts("Server processes over time", _PROCESS_PICTURES, use.timeline, planned_s)
-    )
-
-
-def _moment_charts(
-    title: str, pictures: "Sequence[_Picture[_OneMoment]]", moments: Sequence[_OneMoment], planned_s: float
-) -> Charts | None:
     if len(moments) < _LEAST_MOMENTS:
         return None
     time = TimeAxis(max(planned_s, moments[-1].at_s + moments[-1].seconds))
-    return Charts(title, [_draw(picture, moments, time) for picture in pictures])
+    return Charts(title, [_draw(picture, moments, time) for picture in _PICTURES])
 
 
 @dataclass(frozen=True, slots=True)
-class _Picture(Generic[_OneMoment]):
+class _Picture:
+    """A chart of attributes of the moments, by name. `scale` converts them to the unit."""
+
     title: str
     unit: str
-    figures: Mapping[str, Callable[[_OneMoment], float | None]]
+    figures: Mapping[str, str]
     written: Callable[[float], str]
+    scale: float = 1.0
 
 
 _CORES: Final = "CPU cores in use"
-_WRITTEN_MIB: Final = "{:,.0f} MiB".format
-_PICTURES: Final[tuple[_Picture[Moment], ...]] = (
-    _Picture(
-        "Queue and device",
-        "ms, mean",
-        {"queue wait": lambda one: one.queue_ms, "execution": lambda one: one.execution_ms},
-        milliseconds,
-    ),
-    _Picture("Rows per batch", "rows, mean", {"rows": lambda one: one.batch_rows}, three_digits),
-    _Picture(_CORES, "cores", {"cores": lambda one: one.cpu_cores}, three_digits),
-    _Picture(
-        "Memory",
-        "MiB",
-        {"resident": lambda one: None if one.memory_bytes is None else one.memory_bytes / MIB},
-        _WRITTEN_MIB,
-    ),
-)
-_PROCESS_PICTURES: Final[tuple[_Picture[ProcessMoment], ...]] = (
-    _Picture(_CORES, "cores", {"cores": lambda one: one.cpu_cores}, three_digits),
-    _Picture("Memory", "MiB", {"resident": lambda one: one.memory_bytes / MIB}, _WRITTEN_MIB),
+_PICTURES: Final = (
+    _Picture("Queue and device", "ms, mean", {"queue wait": "queue_ms", "execution": "execution_ms"}, milliseconds),
+    _Picture("Rows per batch", "rows, mean", {"rows": "batch_rows"}, three_digits),
+    _Picture(_CORES, "cores", {"cores": "cpu_cores"}, three_digits),
+    _Picture("Memory", "MiB", {"resident": "memory_bytes"}, "{:,.0f} MiB".format, 1 / MIB),
 )
 
 
-def _draw(picture: _Picture[_OneMoment], moments: Sequence[_OneMoment], time: TimeAxis) -> Chart | None:
-    drawn = {name: [figure(one) for one in moments] for name, figure in picture.figures.items()}
+def _draw(picture: _Picture, moments: Sequence[Moment | ProcessMoment], time: TimeAxis) -> Chart | None:
+    drawn = {}
+    for name, attribute in picture.figures.items():
+        values = [getattr(one, attribute, None) for one in moments]
+        if any(value is not None for value in values):
+            drawn[name] = [None if value is None else value * picture.scale for value in values]
     return charts.curves_chart(
         picture.title,
         picture.title,
         time.axis,
         picture.unit,
         [(time.middle(one.at_s, one.seconds), time.period(one.at_s, one.seconds)) for one in moments],
-        {name: values for name, values in drawn.items() if any(value is not None for value in values)},
+        drawn,
         picture.written,
     )
 
