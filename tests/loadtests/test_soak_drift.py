@@ -39,12 +39,13 @@ def soak(
         hour = HOURS * (number + 0.5) / segments
         found.append(
             Segment(
-                at_s=3600 * hour,
+                start_s=3600 * hour - seconds / 2,
                 seconds=seconds,
                 requests=60_000,
                 failures=int(random.binomial(60_000, min(errors(hour), 1))),
                 rate_per_s=200 * random.normal(1, 0.01) / latency(hour),
                 p50_ms=5 * latency(hour) * random.normal(1, 0.02),
+                p90_ms=8.0,
                 p95_ms=9.0,
                 p99_ms=12 * latency(hour) * random.normal(1, 0.05),
                 p99_9_ms=25.0,
@@ -140,7 +141,7 @@ def test_a_server_that_becomes_faster_does_not_drift() -> None:
 def test_few_segments_and_figures_that_nobody_told_are_unknown() -> None:
     assert {drift.course for drift in judged(soak(8, segments=9)).values()} == {Course.UNKNOWN}
     silent = [
-        Segment(each.at_s, each.seconds, each.requests, 0, 100.0, 5.0, 7.0, 9.0, 15.0, 20.0, None)
+        Segment(each.start_s, each.seconds, each.requests, 0, 100.0, 5.0, 6.0, 7.0, 9.0, 15.0, 20.0, None)
         for each in soak(9, segments=20)
     ]
     found = judged(silent)
@@ -167,9 +168,10 @@ def correlated(seed: int, segments: int, kind: str, *, figure: str = "p50_ms", n
         levels = 0.4 * levels + random.normal(0, noise * (1 - 0.4**2) ** 0.5, 3)
         p50, p99, rate = np.exp(levels).tolist()
         seconds = 3600 / segments
-        middle_s = (number + 0.5) * seconds
         failures = int(random.binomial(12_000, 0.001))
-        segment = Segment(middle_s, seconds, 12_000, failures, 200 * rate, 5 * p50, 9.0, 12 * p99, 25.0, 30.0, 2e9)
+        segment = Segment(
+            number * seconds, seconds, 12_000, failures, 200 * rate, 5 * p50, 8.0, 9.0, 12 * p99, 25.0, 30.0, 2e9
+        )
         found.append(replace(segment, **{figure: getattr(segment, figure) * factor}))
     return found
 

@@ -20,7 +20,7 @@ LATENCY_NAMES: Final = ("p50", "p90", "p95", "p99", "p99.9", "max")
 # Value of `stopped` for a run that Ctrl-C or SIGTERM ended.
 INTERRUPTED: Final = "interrupted"
 
-_Record = TypeVar("_Record", "Stretch", "Segment")
+_Record = TypeVar("_Record", bound="Stretch")
 
 
 @dataclass(frozen=True)  # no slots: cached properties live in the instance
@@ -272,28 +272,18 @@ def _with_figures(
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """The figures of one segment.
+class Segment(Stretch):
+    """The figures of one segment of a soak. `start_s` counts from the start of the first segment.
 
-    `at_s` is its middle, in seconds from the start of the first segment. Latencies are None without a successful
-    response. `memory_bytes` is the server's memory at the segment's end, or None if the server does not report it.
+    `memory_bytes` is the server's memory at the segment's end, or None if the server does not report it.
     """
 
-    at_s: float
-    seconds: float
-    requests: int
-    failures: int
-    rate_per_s: float
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    p99_9_ms: float | None
-    max_ms: float | None
     memory_bytes: float | None
 
     @property
-    def start_s(self) -> float:
-        return self.at_s - self.seconds / 2
+    def at_s(self) -> float:
+        """The middle of the segment."""
+        return self.start_s + self.seconds / 2
 
     @property
     def error_rate(self) -> float:
@@ -301,9 +291,9 @@ class Segment:
         return self.failures / self.requests if self.requests else 0.0
 
 
-def latencies_ms(line: Summary | Stretch | Segment) -> dict[str, float | None]:
+def latencies_ms(line: Summary | Stretch) -> dict[str, float | None]:
     """Return the latencies of LATENCY_NAMES by name."""
-    return {name: getattr(line, f"{name.replace('.', '_')}_ms", None) for name in LATENCY_NAMES}
+    return {name: getattr(line, f"{name.replace('.', '_')}_ms") for name in LATENCY_NAMES}
 
 
 class Segments:
@@ -321,9 +311,7 @@ class Segments:
         """
         start_s = self.total.span_s if self.total else 0.0
         line = measured.total.summary("total", measured.rate_per_s)
-        segment = _with_figures(
-            Segment, line, at_s=start_s + measured.span_s / 2, seconds=measured.span_s, memory_bytes=memory_bytes
-        )
+        segment = _with_figures(Segment, line, start_s=start_s, seconds=measured.span_s, memory_bytes=memory_bytes)
         if not measured.stopped:
             self.done.append(segment)
         self._merge(measured)

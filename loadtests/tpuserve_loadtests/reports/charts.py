@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tpuserve_loadtests.measurement.measured import LATENCY_NAMES, Segment, Stretch, latencies_ms
+from tpuserve_loadtests.measurement.measured import LATENCY_NAMES, Stretch, latencies_ms
 from tpuserve_loadtests.rendering.chart import Axis, Bar, Chart, Column, Curve, Numbers, Rule, TimeAxis, known_values
 from tpuserve_loadtests.rendering.report import Charts
 from tpuserve_loadtests.rendering.scales import (
@@ -145,7 +145,7 @@ _DRAWN: Final = ("p50", "p90", "p99")
 
 
 def timeline_section(
-    stretches: Sequence[Stretch | Segment],
+    stretches: Sequence[Stretch],
     planned_s: float,
     offered: Sequence[tuple[float, float]] = (),
     stopped: str = "",
@@ -165,7 +165,7 @@ def timeline_section(
 
 
 def _rates(
-    stretches: Sequence[Stretch | Segment],
+    stretches: Sequence[Stretch],
     time: TimeAxis,
     offered: Sequence[tuple[float, float]],
     ended: Sequence[Rule],
@@ -192,7 +192,7 @@ def _rates(
     )
 
 
-def _latencies(stretches: Sequence[Stretch | Segment], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
+def _latencies(stretches: Sequence[Stretch], time: TimeAxis, ended: Sequence[Rule]) -> Chart | None:
     every = {name: [latencies_ms(one)[name] for one in stretches] for name in LATENCY_NAMES}
     known = {name: values for name, values in every.items() if any(value is not None for value in values)}
     return curves_chart(

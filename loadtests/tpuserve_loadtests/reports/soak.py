@@ -92,7 +92,7 @@ def _document(outcome: SoakOutcome) -> Document:
 
 
 def segment_document(segment: Segment) -> dict[str, Document]:
-    return {**asdict(segment), "error_rate": segment.error_rate}
+    return {"at_s": segment.at_s, **asdict(segment), "error_rate": segment.error_rate}
 
 
 def segment_line(segment: Segment, number: int, planned: int) -> str:
