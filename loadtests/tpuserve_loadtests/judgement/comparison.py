@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from tpuserve_formats.counted import counted
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.golden.difference import Parity
-from tpuserve_loadtests.judgement.exit_codes import (
-    EXIT_EVIDENCE,
-    EXIT_FAILED,
-    EXIT_GATE,
-    EXIT_GENERATOR,
-    EXIT_INTERRUPTED,
-    first_of,
-)
+from tpuserve_loadtests.judgement.exit_codes import exit_code
 from tpuserve_loadtests.judgement.run import NOT_TRUSTED, Rules, judge_generator
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import GateResult, Lines, Threshold
@@ -194,14 +187,12 @@ class ComparisonOutcome:
     def exit_code(self) -> int:
         is_worse = self.comparison is not None and self.comparison.verdict is Verdict.WORSE
         is_unclear = self.comparison is None or bool(self.fail_if_unclear and self.unclear)
-        return first_of(
-            [
-                EXIT_GENERATOR if self.strict and self.limits else 0,
-                EXIT_GATE if is_worse or any(result.failed for result in self.gates) else 0,
-                EXIT_FAILED if self.failures and not self.accepted else 0,
-                EXIT_INTERRUPTED if self.interrupted else 0,
-                EXIT_EVIDENCE if is_unclear or any(result.shortfall for result in self.gates) else 0,
-            ]
+        return exit_code(
+            generator=self.strict and bool(self.limits),
+            gate=is_worse or any(result.failed for result in self.gates),
+            failed=bool(self.failures) and not self.accepted,
+            interrupted=self.interrupted,
+            evidence=is_unclear or any(result.shortfall for result in self.gates),
         )
 
     @property

@@ -21,6 +21,19 @@ EXIT_INTERRUPTED: Final = 130
 _ORDER: Final = (EXIT_GENERATOR, EXIT_GATE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_EVIDENCE)
 
 
+def exit_code(
+    *,
+    generator: bool = False,
+    gate: bool = False,
+    failed: bool = False,
+    interrupted: bool = False,
+    evidence: bool = False,
+) -> int:
+    """Return the exit code of a load to which some of the codes apply, or 0 if none does."""
+    applying = zip(_ORDER, (generator, gate, failed, interrupted, evidence), strict=True)
+    return next((code for code, applies in applying if applies), 0)
+
+
 def first_of(codes: Iterable[int]) -> int:
     """Return the exit code that counts if several of these codes apply, or 0 if none does."""
     found = set(codes)

@@ -6,14 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import (
-    EXIT_EVIDENCE,
-    EXIT_FAILED,
-    EXIT_GATE,
-    EXIT_GENERATOR,
-    EXIT_INTERRUPTED,
-    first_of,
-)
+from tpuserve_loadtests.judgement.exit_codes import exit_code
 from tpuserve_loadtests.judgement.run import RunOutcome
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import GateResult, Threshold
@@ -161,14 +154,12 @@ class RepetitionOutcome:
 
     @property
     def exit_code(self) -> int:
-        return first_of(
-            [
-                EXIT_GENERATOR if self.is_generator_limit else 0,
-                EXIT_GATE if any(result.failed for result in self.gates) else 0,
-                0 if all(run.all_completed and run.all_correct for run in self.runs) else EXIT_FAILED,
-                EXIT_INTERRUPTED if self.interruption else 0,
-                0 if self.is_settled and not any(result.shortfall for result in self.gates) else EXIT_EVIDENCE,
-            ]
+        return exit_code(
+            generator=self.is_generator_limit,
+            gate=any(result.failed for result in self.gates),
+            failed=not all(run.all_completed and run.all_correct for run in self.runs),
+            interrupted=bool(self.interruption),
+            evidence=not self.is_settled or any(result.shortfall for result in self.gates),
         )
 
     @property

@@ -7,14 +7,7 @@ from typing import Final
 
 from tpuserve_formats.price import Price
 from tpuserve_loadtests.arrivals.load import Load
-from tpuserve_loadtests.judgement.exit_codes import (
-    EXIT_EVIDENCE,
-    EXIT_FAILED,
-    EXIT_GATE,
-    EXIT_GENERATOR,
-    EXIT_INTERRUPTED,
-    first_of,
-)
+from tpuserve_loadtests.judgement.exit_codes import exit_code
 from tpuserve_loadtests.judgement.spending import Spending
 from tpuserve_loadtests.judgement.threshold import (
     GateResult,
@@ -199,14 +192,12 @@ class RunOutcome:
     def exit_code(self) -> int:
         is_sound = self.all_completed and self.all_correct and not self.broken
         has_began = self.total.requests > 0 or not self.measured.interruption
-        return first_of(
-            [
-                EXIT_GENERATOR if self.generator.fails(strict=self.strict) else 0,
-                EXIT_GATE if has_began and any(result.failed for result in self.gates) else 0,
-                0 if is_sound else EXIT_FAILED,
-                EXIT_INTERRUPTED if self.measured.interruption else 0,
-                EXIT_EVIDENCE if any(result.shortfall for result in self.gates) else 0,
-            ]
+        return exit_code(
+            generator=self.generator.fails(strict=self.strict),
+            gate=has_began and any(result.failed for result in self.gates),
+            failed=not is_sound,
+            interrupted=bool(self.measured.interruption),
+            evidence=any(result.shortfall for result in self.gates),
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, first_of
+from tpuserve_loadtests.judgement.exit_codes import exit_code, first_of
 from tpuserve_loadtests.judgement.run import UNSETTLED, Rules, RunOutcome
 from tpuserve_loadtests.measurement.measured import Segment, Segments
 from tpuserve_loadtests.rendering.report import Case
@@ -248,13 +248,7 @@ class SoakOutcome:
     @property
     def exit_code(self) -> int:
         is_unclear = self.verdict == "unknown" or (self.verdict == "unclear" and self.fail_if_unclear)
-        return first_of(
-            [
-                self.run.exit_code,
-                EXIT_GATE if self.is_worse else 0,
-                EXIT_EVIDENCE if is_unclear else 0,
-            ]
-        )
+        return first_of([self.run.exit_code, exit_code(gate=self.is_worse, evidence=is_unclear)])
 
     @property
     def notes(self) -> tuple[str, ...]:

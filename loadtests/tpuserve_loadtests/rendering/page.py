@@ -9,17 +9,7 @@ from tpuserve_formats.markup import Markup, element
 from tpuserve_formats.page import render_document
 from tpuserve_loadtests.rendering.chart import Chart
 from tpuserve_loadtests.rendering.drawing import draw_chart, draw_intervals
-from tpuserve_loadtests.rendering.report import (
-    Charts,
-    Group,
-    Headline,
-    Page,
-    Remark,
-    Row,
-    Section,
-    Table,
-    Tile,
-)
+from tpuserve_loadtests.rendering.report import Charts, Group, Headline, Page, Remark, Row, Section, Table, Tile
 
 
 def render_page(page: Page, written_at: datetime | None = None) -> str:

@@ -12,7 +12,7 @@ from tpuserve_loadtests.judgement.comparison import (
     comparison_cells,
     judge_comparison,
 )
-from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GATE, first_of
+from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, exit_code, first_of
 from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.rendering.report import Case, Group, Headline, Kind, Page, Remark, Report, Row, Section, Table
 from tpuserve_loadtests.rendering.result_file import ResultFile
@@ -124,7 +124,7 @@ def _highest_rates(old: ResultFile, new: ResultFile, rules: Rules, settings: dic
     a, b, ratio, interval, verdict = cells
     words = f"{name} of B is {verdict}: A {a}, B {b}, ratio {ratio} ({interval})"
     is_worse, is_unclear = figure.verdict is Verdict.WORSE, figure.verdict is Verdict.UNCLEAR
-    code = EXIT_GATE if is_worse else EXIT_EVIDENCE if is_unclear and rules.fail_if_unclear else 0
+    code = exit_code(gate=is_worse, evidence=is_unclear and rules.fail_if_unclear)
     kind: Kind = "bad" if is_worse else "warn" if is_unclear else "good"
     headline = Headline(kind, VERDICTS[figure.verdict], [words])
     table = Table("Figures", [*HEADINGS[:-2], "interval", "verdict"], [Row(name, cells, good=not code)])

@@ -12,8 +12,8 @@ from tpuserve_loadtests.judgement.run import LINE_TITLES
 from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import Measured, timeline
 from tpuserve_loadtests.measurement.recorder import ITL, TTFT, Summary
-from tpuserve_loadtests.rendering.report import Cells, Remark, Row, Section, Table
-from tpuserve_loadtests.rendering.scales import seconds, three_digits
+from tpuserve_loadtests.rendering.report import Cells, Remark, Row, Section, Table, Tile
+from tpuserve_loadtests.rendering.scales import percent, seconds, three_digits
 
 LATENCIES: Final = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
 # Narrow terminals omit these.
@@ -154,6 +154,11 @@ def failures(runs: Sequence[Measured]) -> list[Section]:
         rows.append(Row(counted(len(others), "other message"), ["", hidden]))
     table = Table("Failures", ["message", "line", "requests"], rows, on="page")
     return [Remark(lines, on="terminal"), table]
+
+
+def failures_tile(measured: Measured) -> Tile:
+    share = f"{percent(measured.error_rate)} of {counted(measured.total.requests, 'request')}"
+    return Tile("failures", f"{measured.total.failures:,}", share)
 
 
 def gate_row(result: GateResult) -> Row:

@@ -8,16 +8,7 @@ from tpuserve_formats.counted import counted
 from tpuserve_loadtests.judgement.exit_codes import EXIT_FAILED, EXIT_GATE
 from tpuserve_loadtests.judgement.repetition import FIGURES, MEDIAN, RepetitionOutcome, describe_interval, value_of
 from tpuserve_loadtests.rendering.chart import Axis, Chart, Rule
-from tpuserve_loadtests.rendering.report import (
-    Charts,
-    Document,
-    Headline,
-    Page,
-    Remark,
-    Report,
-    Table,
-    Tile,
-)
+from tpuserve_loadtests.rendering.report import Charts, Document, Headline, Page, Remark, Report, Table, Tile
 from tpuserve_loadtests.rendering.scales import Linear, milliseconds, per_second
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document

@@ -10,18 +10,7 @@ from tpuserve_loadtests.golden.difference import Parity
 from tpuserve_loadtests.judgement.exit_codes import EXIT_EVIDENCE, EXIT_GENERATOR, EXIT_INTERRUPTED
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import Summary
-from tpuserve_loadtests.rendering.report import (
-    Case,
-    Document,
-    Group,
-    Headline,
-    Kind,
-    Page,
-    Report,
-    Row,
-    Table,
-    Tile,
-)
+from tpuserve_loadtests.rendering.report import Case, Document, Group, Headline, Kind, Page, Report, Row, Table, Tile
 from tpuserve_loadtests.rendering.scales import seconds
 from tpuserve_loadtests.reports import figures
 from tpuserve_loadtests.reports.compare import compare_headline, compare_sections, differences_table

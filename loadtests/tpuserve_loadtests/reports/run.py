@@ -12,17 +12,7 @@ from tpuserve_loadtests.judgement.threshold import GateResult
 from tpuserve_loadtests.measurement.measured import timeline
 from tpuserve_loadtests.measurement.recorder import Summary
 from tpuserve_loadtests.rendering.chart import Chart, Rule
-from tpuserve_loadtests.rendering.report import (
-    Charts,
-    Document,
-    Headline,
-    Page,
-    Remark,
-    Report,
-    Row,
-    Table,
-    Tile,
-)
+from tpuserve_loadtests.rendering.report import Charts, Document, Headline, Page, Remark, Report, Row, Table, Tile
 from tpuserve_loadtests.rendering.scales import milliseconds, per_second, percent
 from tpuserve_loadtests.reports import charts, costs, figures, servers
 from tpuserve_loadtests.statistics.early_stopping import share_unseen
@@ -163,11 +153,7 @@ def _tiles(outcome: RunOutcome) -> list[Tile]:
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms), bound),
         Tile("max", milliseconds(total.max_ms)),
-        Tile(
-            "failures",
-            f"{total.failures:,}",
-            f"{percent(outcome.measured.error_rate)} of {counted(total.requests, 'request')}",
-        ),
+        figures.failures_tile(outcome.measured),
         *costs.tiles(outcome.spending),
     ]
 

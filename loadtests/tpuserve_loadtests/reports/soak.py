@@ -33,7 +33,7 @@ from tpuserve_loadtests.rendering.report import (
     Table,
     Tile,
 )
-from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, percent, seconds
+from tpuserve_loadtests.rendering.scales import MIB, Linear, milliseconds, per_second, seconds
 from tpuserve_loadtests.reports import charts, costs, figures
 from tpuserve_loadtests.reports.run import NOT_TO_BE_TRUSTED, run_document
 
@@ -203,11 +203,7 @@ def _tiles(outcome: SoakOutcome) -> list[Tile]:
         Tile("throughput", per_second(total.rate_per_s)),
         Tile("p50", milliseconds(total.p50_ms)),
         Tile("p99", milliseconds(total.p99_ms)),
-        Tile(
-            "failures",
-            f"{total.failures:,}",
-            f"{percent(outcome.run.measured.error_rate)} of {counted(total.requests, 'request')}",
-        ),
+        figures.failures_tile(outcome.run.measured),
         *costs.tiles(outcome.run.spending),
     ]
 
