@@ -1,19 +1,19 @@
 """Text of a model_config_file, with changes to version labels that preserve all other text."""
 
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from google.protobuf import text_format
 from google.protobuf.text_encoding import CUnescape
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig, configuration_sha256
 
-# The reader accepts only text that protobuf has already parsed. It finds positions, and does not interpret values.
-_SKIPPED: Final = re.compile(r"(?:\s|#[^\n]*)*")
+# A token after white space and comments. Only text that protobuf has already parsed is split, so it matches everywhere.
 _TOKEN: Final = re.compile(
-    r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:,;]|[^\s{}<>\[\]:,;"'#]+""",
+    r"""(?:\s|\#[^\n]*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:,;]|[^\s{}<>\[\]:,;"'#]+)""",
 )
 _CLOSING: Final = {"{": "}", "<": ">"}
 
@@ -38,74 +38,47 @@ class Field:
         return [field for field in self.fields if field.name == name]
 
 
-def read_fields(text: str) -> tuple[Field, ...]:
-    """Return the fields of a message. Raises ValueError for text that protobuf would reject."""
-    return tuple(_Reader(text).fields(""))
+class _Token(NamedTuple):
+    text: str
+    start: int
+    end: int
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+def _read_fields(text: str) -> list[Field]:
+    tokens = deque(_Token(found[1], *found.span(1)) for found in _TOKEN.finditer(text))
+    return _fields(tokens, "")
 
-    def fields(self, closing: str) -> list[Field]:
-        found: list[Field] = []
-        while (token := self._peek()) != closing:
-            if not token:
-                raise ValueError(f"expected {closing!r}, reached the end of the text")
-            if token in (",", ";"):
-                self._take()
-                continue
-            found += self._field()
-        return found
 
-    def _field(self) -> list[Field]:
-        name, start, _ = self._take()
-        if name == "[":  # an extension or an Any
-            name = "["
-            while name[-1] != "]":
-                name += self._take()[0]
-        if self._peek() == ":":
-            self._take()
-        if self._peek() != "[":
-            return [self._value(name, start, in_list=False)]
-        self._take()
-        values: list[Field] = []
-        while self._peek() != "]":
-            if self._peek() == ",":
-                self._take()
-                continue
-            values.append(self._value(name, start, in_list=True))
-        self._take()
-        return values
+def _fields(tokens: deque[_Token], closing: str) -> list[Field]:
+    """Take the fields of a message, without its `closing` token."""
+    found: list[Field] = []
+    while tokens and tokens[0].text != closing:
+        name, start, _ = tokens.popleft()
+        if name in (",", ";"):
+            continue
+        while name[0] == "[" and name[-1] != "]":  # an extension or an Any
+            name += tokens.popleft().text
+        if tokens[0].text == ":":
+            tokens.popleft()
+        if tokens[0].text != "[":
+            found.append(_value(tokens, name, start, in_list=False))
+            continue
+        while tokens.popleft().text != "]":  # the bracket, or a comma between values
+            if tokens[0].text != "]":
+                found.append(_value(tokens, name, start, in_list=True))
+    return found
 
-    def _value(self, name: str, start: int, *, in_list: bool) -> Field:
-        token, value_start, end = self._take()
-        if token in _CLOSING:
-            fields = tuple(self.fields(_CLOSING[token]))
-            _, _, end = self._take()
-            return Field(name, start, value_start, end, fields=fields, in_list=in_list)
-        scalar = _unquoted(token)
-        while token[0] in "\"'" and self._peek()[:1] in ('"', "'"):  # adjacent strings are concatenated
-            more, _, end = self._take()
-            scalar += _unquoted(more)
-        return Field(name, start, value_start, end, scalar=scalar, in_list=in_list)
 
-    def _peek(self) -> str:
-        skipped = _SKIPPED.match(self._text, self._at)
-        assert skipped is not None  # the pattern also matches an empty string
-        self._at = skipped.end()
-        token = _TOKEN.match(self._text, self._at)
-        if token is None and self._at < len(self._text):
-            raise ValueError(f"not a text proto: {self._text[self._at : self._at + 20]!r}")
-        return token.group() if token else ""
-
-    def _take(self) -> tuple[str, int, int]:
-        token, start = self._peek(), self._at
-        if not token:
-            raise ValueError("unexpected end of the text")
-        self._at = start + len(token)
-        return token, start, self._at
+def _value(tokens: deque[_Token], name: str, start: int, *, in_list: bool) -> Field:
+    token, value_start, end = tokens.popleft()
+    if token in _CLOSING:
+        fields = tuple(_fields(tokens, _CLOSING[token]))
+        return Field(name, start, value_start, tokens.popleft().end, fields=fields, in_list=in_list)
+    scalar = _unquoted(token)
+    while token[0] in "\"'" and tokens and tokens[0].text[0] in "\"'":  # adjacent strings are concatenated
+        more, _, end = tokens.popleft()
+        scalar += _unquoted(more)
+    return Field(name, start, value_start, end, scalar=scalar, in_list=in_list)
 
 
 def _unquoted(token: str) -> str:
@@ -196,7 +169,7 @@ def _changed(text: str, model: str, label: str, version: int | None) -> str:
 
 
 def _find_config(text: str, model: str) -> Field:
-    for models in read_fields(text):
+    for models in _read_fields(text):
         for config in models.find("config"):
             if any(name.scalar == model for name in config.find("name")):
                 return config
