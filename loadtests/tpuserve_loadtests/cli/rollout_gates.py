@@ -44,7 +44,7 @@ from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.figures import line_title
 from tpuserve_loadtests.requests.protocols import TITLES, port_of, protocol_of
 from tpuserve_loadtests.rollout.procedure import Findings, Judged
-from tpuserve_loadtests.rollout.replicas import Look, MissingReplica
+from tpuserve_loadtests.rollout.replicas import MissingReplica
 from tpuserve_loadtests.rollout.user_requests import UserTraffic
 from tpuserve_loadtests.traffic.senders import NotRecorded, record
 from tpuserve_loadtests.traffic.target import Target
@@ -232,10 +232,9 @@ class Gates:
         with targets.generating(target, options.generator) as runs, self._watch(self.stage.users) as server:
             terms = replace(loads.LoadTerms.of(options), seconds=options.soak)
             load = segment_load(terms, options.load, planned, len(target.addresses))
-            watch = _ReplicaWatch(self._look, options.patience)
             try:
-                run_segments(runs, load, planned, self.rules, segments, server, watch.check, options.patience)
-            except ReplicasLost as error:
+                run_segments(runs, load, planned, self.rules, segments, server, self._replica_check(), options.patience)
+            except _ReplicasLost as error:
                 lost = f"{error}; "
         assert segments.total is not None  # at least the first one began
         run = judge_run(segments.total, self.rules, model=str(self.stage.users.spec), rows=target.workload.rows)
@@ -296,8 +295,25 @@ class Gates:
     def _both(self) -> tuple[Side, Side]:
         return self.stage.live, self.stage.new
 
-    def _look(self) -> Look:
-        return self.stage.mover.look(self.stage.goal)
+    def _replica_check(self) -> Callable[[Segment], None]:
+        """Return a check between segments. It raises _ReplicasLost for a replica that lacks the labels too long."""
+        since_s: float | None = None
+        said = ""
+
+        def check(_: Segment) -> None:
+            nonlocal since_s, said
+            look = self.stage.mover.look(self.stage.goal)
+            if look.agrees:
+                since_s, said = None, ""
+                return
+            since_s = since_s or time.monotonic()
+            if look.lacking != said:
+                said = look.lacking
+                warn(f"a replica does not follow: {look.lacking}")
+            if time.monotonic() - since_s > self.options.patience:
+                raise _ReplicasLost(look.lacking)
+
+        return check
 
     def _watch(self, side: Side) -> ServerWatch:
         return monitoring.watch_server(self.options.server, self.options.metrics, [side.spec])
@@ -370,32 +386,8 @@ def asked(spec: ModelSpec) -> str:
     return f"label {spec.label}" if spec.label else f"model {spec.name}"
 
 
-class ReplicasLost(Exception):
+class _ReplicasLost(Exception):
     """Error for replicas that were without the configuration for too long. The message names them."""
-
-
-class _ReplicaWatch:
-    """Observer of the replicas between the segments of a soak."""
-
-    def __init__(self, look: Callable[[], Look], patience_s: float) -> None:
-        self._look = look
-        self._patience_s = patience_s
-        self._since_s: float | None = None
-        self._said = ""
-
-    def check(self, segment: Segment) -> None:
-        """Raise ReplicasLost if a replica has been without the configuration for longer than the patience."""
-        look = self._look()
-        if look.agrees:
-            self._since_s, self._said = None, ""
-            return
-        now_s = time.monotonic()
-        self._since_s = self._since_s or now_s
-        if look.lacking != self._said:
-            self._said = look.lacking
-            warn(f"a replica does not follow: {look.lacking}")
-        if now_s - self._since_s > self._patience_s:
-            raise ReplicasLost(look.lacking)
 
 
 def _comparison_line(outcome: ComparisonOutcome) -> str:

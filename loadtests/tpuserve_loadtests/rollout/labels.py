@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from tpuserve_client.errors import DeadlineExceeded, TpuserveError, Unavailable
 from tpuserve_formats.counted import counted
-from tpuserve_loadtests.rollout.model_config_text import BadConfig, ModelConfigText
+from tpuserve_loadtests.rollout.model_config_text import BadConfig
 from tpuserve_loadtests.rollout.moves import LABELS, Move, NotMoved, ServerGone, Standing
 from tpuserve_loadtests.rollout.programs import Conflict
 from tpuserve_loadtests.rollout.replicas import (
@@ -198,14 +198,10 @@ class Labels:
             except BadConfig as error:
                 return f"the labels cannot be written to {self._source}: {error}"
             else:
-                self._adopt(changed)
+                if self._apply == "poll":  # the servers read the changes of other processes, too
+                    self.config = changed
                 break
         return ""
-
-    def _adopt(self, written: ModelConfigText) -> None:
-        """Expect the written text of polling servers, with the changes that other processes made in the meantime."""
-        if self._apply == "poll":
-            self.config = written
 
     def _send_until_applied(self, labels: Mapping[str, int | None]) -> None:
         """Send the file until every replica has the labels. Raises NotMoved and ServerGone."""
@@ -237,7 +233,12 @@ class Labels:
 
     def _gone(self, look: Look) -> str:
         words = f"the server {look.lacking}" if len(look.states) == 1 else look.lacking
-        return f"{words}. {self._after_a_start()}"
+        try:
+            labels = self._source.read().labels(self._model)
+        except BadConfig as error:
+            return f"{words}. {self._source} cannot be read: {error}"
+        listed = ", ".join(f"{label}: version {version}" for label, version in sorted(labels.items())) or "no labels"
+        return f"{words}. {self._source} has {listed}; a server that starts with this file serves these versions"
 
     def _waiting(self, look: Look) -> str:
         if len(look.states) == 1 and look.is_missing:
@@ -245,14 +246,6 @@ class Labels:
         lacking = sum(bool(state.lacks) for state in look.states)
         of = f"{lacking} of {counted(len(look.states), 'replica')}, at most {self._patience_s:g} s"
         return f"Waiting for {of}: {look.lacking}"
-
-    def _after_a_start(self) -> str:
-        try:
-            labels = self._source.read().labels(self._model)
-        except BadConfig as error:
-            return f"{self._source} cannot be read: {error}"
-        listed = ", ".join(f"{label}: version {version}" for label, version in sorted(labels.items()))
-        return f"{self._source} has {listed or 'no labels'}; a server that starts with this file serves these versions"
 
     def _send(self, look: Look) -> "_Refusal | None":
         """Send the file to the replicas that `look` found lacking, and return their refusals.

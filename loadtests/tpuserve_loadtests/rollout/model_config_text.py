@@ -11,9 +11,9 @@ from google.protobuf.text_encoding import CUnescape
 
 from tpuserve_formats.messages.model_server_config import ModelServerConfig, configuration_sha256
 
-# A token after white space and comments. Only text that protobuf has already parsed is split, so it matches everywhere.
+# A comment, or a token in the group. Only text that protobuf has already parsed is split, so white space is the rest.
 _TOKEN: Final = re.compile(
-    r"""(?:\s|\#[^\n]*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:,;]|[^\s{}<>\[\]:,;"'#]+)""",
+    r"""\#[^\n]*|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:,;]|[^\s{}<>\[\]:,;"'#]+)""",
 )
 _CLOSING: Final = {"{": "}", "<": ">"}
 
@@ -45,7 +45,7 @@ class _Token(NamedTuple):
 
 
 def _read_fields(text: str) -> list[Field]:
-    tokens = deque(_Token(found[1], *found.span(1)) for found in _TOKEN.finditer(text))
+    tokens = deque(_Token(found[1], *found.span(1)) for found in _TOKEN.finditer(text) if found[1])
     return _fields(tokens, "")
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.monitoring.metrics_page import Choices, NoPage, Page, start_time_s
+from tpuserve_loadtests.monitoring.metrics_page import NoPage, Page, start_time_s
 from tpuserve_loadtests.monitoring.server_watch import Scraper
 from tpuserve_loadtests.requests.protocols import TITLES, Protocol
 
@@ -31,7 +31,7 @@ _FAILED: Final = "tpuserve_failed_requests_total"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The number of requests that users have sent over an API. `protocol` is None if no load uses the API."""
+    """The number of successful requests of users over an API. `protocol` is None if no load uses the API."""
 
     api: str
     requests: int
@@ -75,7 +75,7 @@ class UserRequests:
             return []
         found = []
         for port, title in _PORTS.items():
-            counts = page.totals(_REQUESTS, "method", [{"model_name": self._model, "protocol": port}])
+            counts = page.totals(_REQUESTS, "method", [{"model_name": self._model, "protocol": port, "code": "OK"}])
             for method, count in counts.items():
                 protocol = _LOADED.get((port, method))
                 if count and (protocol or method in _OTHERS):
@@ -85,30 +85,25 @@ class UserRequests:
 
     def during(self, version: int, load: Callable[[], Measured]) -> tuple[Measured, UserTraffic]:
         """Run the load on a version, and return it with the requests of users meanwhile."""
-        before = self._read()
+        try:
+            before = self._page()
+        except NoPage as error:
+            return load(), UserTraffic(problem=str(error))
         measured = load()
-        after = self._read()
-        if isinstance(before, str) or isinstance(after, str):
-            return measured, UserTraffic(problem=before if isinstance(before, str) else str(after))
+        try:
+            after = self._page()
+        except NoPage as error:
+            return measured, UserTraffic(problem=str(error))
         if start_time_s(before) != start_time_s(after):
             return measured, UserTraffic(problem="a server started or ended during the load")
         counted = after.since(before)
         own, recorder = measured.total, measured.recorder
         sent = own.requests + recorder.warm_up_requests + recorder.unanswered
         labels = {"model_name": self._model, "version": str(version)}
-        of_methods = [{**labels, "method": method} for method in {name for _, name in _LOADED} | {*_OTHERS}]
-        by_server = [{**each, "fault": "server"} for each in of_methods]
-        return measured, UserTraffic(
-            max(_total(counted, _REQUESTS, of_methods) - sent, 0),
-            max(_total(counted, _FAILED, by_server) - own.failures, 0),
-        )
-
-    def _read(self) -> Page | str:
-        """Return the sum of the pages, or why it is unknown."""
-        try:
-            return self._page()
-        except NoPage as error:
-            return str(error)
+        methods = {*_OTHERS, *(method for _, method in _LOADED)}
+        requests = counted.total(_REQUESTS, [{**labels, "method": method} for method in methods])
+        failed = counted.total(_FAILED, [{**labels, "method": method, "fault": "server"} for method in methods])
+        return measured, UserTraffic(max(round(requests or 0) - sent, 0), max(round(failed or 0) - own.failures, 0))
 
     def _page(self) -> Page:
         pages = []
@@ -119,7 +114,3 @@ class UserRequests:
         if not page.has("tpuserve_version_state"):
             raise NoPage("the servers do not count requests by protocol and version")
         return page
-
-
-def _total(page: Page, name: str, choices: Choices) -> int:
-    return round(page.total(name, choices) or 0.0)
