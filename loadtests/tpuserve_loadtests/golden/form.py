@@ -23,6 +23,7 @@ from tpuserve_client.model import TensorSpec
 from tpuserve_client.oip_rest_wire import HEADER_LENGTH
 from tpuserve_formats.messages.fields import message_fields
 from tpuserve_formats.oip.datatypes import dtype_of
+from tpuserve_loadtests.requests.arrays import suits
 from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.requests.wires import WIRES, predict_call
 from tpuserve_loadtests.requests.workload import Line
@@ -218,7 +219,7 @@ class Form:
         # An output whose free first dimension is not the number of rows, such as the boxes in an image.
         of_any_rows = {name: self._line.signature.outputs[name] for name in expected}
         if _mismatch(received, of_any_rows) or not all(
-            _suits(received[name].shape, want.shape) or received[name].shape == self._golden_shape(number, name)
+            suits(received[name].shape, want.shape) or received[name].shape == self._golden_shape(number, name)
             for name, want in expected.items()
         ):
             self._refuse(problem, problem)
@@ -262,7 +263,7 @@ def _mismatch(received: Mapping[str, TensorSpec], expected: Mapping[str, TensorS
     if not expected or (
         received.keys() == expected.keys()
         and all(
-            received[name].dtype == (want.dtype or received[name].dtype) and _suits(received[name].shape, want.shape)
+            received[name].dtype == (want.dtype or received[name].dtype) and suits(received[name].shape, want.shape)
             for name, want in expected.items()
         )
     ):
@@ -272,16 +273,6 @@ def _mismatch(received: Mapping[str, TensorSpec], expected: Mapping[str, TensorS
 
 def _wanted(expected: Mapping[str, TensorSpec]) -> str:
     return ", ".join(map(str, expected.values())) or "a prediction"
-
-
-def _suits(shape: tuple[int | None, ...] | None, wanted: tuple[int | None, ...] | None) -> bool:
-    if wanted is None or shape == wanted:
-        return True
-    return (
-        shape is not None
-        and len(shape) == len(wanted)
-        and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
-    )
 
 
 @lru_cache(maxsize=64)

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import psutil
+from gevent import get_hub
 
 
 class NoProcess(ValueError):
@@ -53,10 +55,26 @@ class ProcessUse:
 
 
 class ProcessTree:
+    """Processes of this machine. `has_ended` is whether all of them had ended at the last reading."""
+
     def __init__(self, pids: Sequence[int]) -> None:
         """Find the processes. Raises NoProcess."""
         self.pids = tuple(dict.fromkeys(pids))
+        self.has_ended = False
         self._roots = [_find(pid) for pid in self.pids]
+
+    def add_sample(self, at_s: float, samples: list[Sample]) -> None:
+        """Add a sample, unless the processes ended."""
+        sample = self.read(at_s)
+        if sample is not None and (not samples or sample.at_s > samples[-1].at_s):
+            samples.append(sample)
+
+    def read(self, at_s: float) -> Sample | None:
+        """Return a sample from a thread outside of gevent, because many processes take milliseconds."""
+        pool: Any = get_hub().threadpool  # gevent's annotations omit it
+        sample: Sample | None = pool.apply(self.sample, (at_s,))
+        self.has_ended = sample is None
+        return sample
 
     def sample(self, at_s: float) -> Sample | None:
         """Read CPU and memory of all processes now, or return None if all the given processes ended.

@@ -9,18 +9,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import gevent
-from gevent import get_hub
 from gevent.event import Event
 
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.arrivals.load import Load
 from tpuserve_loadtests.monitoring.energy import EnergyWatch
 from tpuserve_loadtests.monitoring.metrics_page import NoPage, Page, Served, memory_bytes, read_figures
-from tpuserve_loadtests.monitoring.process_use import ProcessTree, Sample, read_use
+from tpuserve_loadtests.monitoring.process_use import ProcessTree, read_use
 from tpuserve_loadtests.monitoring.server_side import Scrape, Seen, read_stretch
 
 # Rendering a page takes the server some milliseconds, and a chart has few pixels.
@@ -147,34 +146,6 @@ class Scraper:
         return body.decode(errors="replace")
 
 
-class ProcessWatch:
-    """Sampler of processes. It reads them in a thread outside of gevent, because many processes take milliseconds.
-
-    `has_ended` is whether the processes had ended at the last sample.
-    """
-
-    def __init__(self, tree: ProcessTree) -> None:
-        self.pids = tree.pids
-        self.has_ended = False
-        self._tree = tree
-
-    def sample(self, at_s: float, samples: list[Sample]) -> None:
-        """Add a sample, unless the processes ended."""
-        sample = self._read(at_s)
-        self.has_ended = sample is None
-        if sample is not None and (not samples or sample.at_s > samples[-1].at_s):
-            samples.append(sample)
-
-    def memory_bytes(self) -> float | None:
-        """Return the current resident memory of all processes in bytes, or None if they ended."""
-        sample = self._read(0.0)
-        return None if sample is None else sample.memory_bytes
-
-    def _read(self, at_s: float) -> Sample | None:
-        pool: Any = get_hub().threadpool  # gevent's annotations omit it
-        return cast("Sample | None", pool.apply(self._tree.sample, (at_s,)))
-
-
 class ServerWatch:
     """Watcher for use in a `with` statement around any number of runs."""
 
@@ -190,7 +161,7 @@ class ServerWatch:
         """Find the metrics page under `url`. Without a URL, watch no page, and use `why_not` as the runs' note."""
         self._served = served
         self._energy = energy or EnergyWatch(None)
-        self._processes = None if processes is None else ProcessWatch(processes)
+        self._processes = processes
         self._scraper: Scraper | None = None
         self.why_not = why_not
         if url:
@@ -213,7 +184,7 @@ class ServerWatch:
         with ExitStack() as stack:
             metered = stack.enter_context(self._energy.during(load))
             if self._processes is not None:
-                samples = stack.enter_context(read_during(load, self._processes.sample))
+                samples = stack.enter_context(read_during(load, self._processes.add_sample))
             if self._scraper is not None:
                 scrapes = stack.enter_context(read_during(load, self._scraper.scrape))
             yield seen
@@ -242,7 +213,8 @@ class ServerWatch:
     def memory_bytes(self) -> float | None:
         """Return the current memory of the server's processes in bytes, or None if it is unknown."""
         if self._processes is not None:
-            return self._processes.memory_bytes()
+            sample = self._processes.read(0.0)
+            return None if sample is None else sample.memory_bytes
         try:
             return memory_bytes(self._scraper.page()) if self._scraper is not None else None
         except NoPage:

@@ -227,12 +227,21 @@ def has_rows(signature: Signature) -> bool:
     return all(spec.shape is None or spec.shape[:1] == (None,) for spec in signature.inputs.values())
 
 
+def suits(shape: tuple[int | None, ...] | None, wanted: tuple[int | None, ...] | None) -> bool:
+    """Return whether a shape has the rank and the fixed dimensions of `wanted`, where None permits any."""
+    if wanted is None or shape == wanted:
+        return True
+    return (
+        shape is not None
+        and len(shape) == len(wanted)
+        and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
+    )
+
+
 def fit(array: Array, spec: TensorSpec) -> Array:
     """Convert an array to the spec's dtype. Raises BadInput for a wrong rank, fixed dimension or kind of dtype."""
-    if spec.shape is not None:
-        known = [want in (None, got) for want, got in zip(spec.shape, array.shape, strict=False)]
-        if len(spec.shape) != array.ndim or not all(known):
-            raise BadInput(f"expected {spec} as in the model, received shape {list(array.shape)}")
+    if not suits(array.shape, spec.shape):
+        raise BadInput(f"expected {spec} as in the model, received shape {list(array.shape)}")
     if spec.dtype is None or array.dtype == spec.dtype:
         return array
     if STRING in (array.dtype, spec.dtype) or not np.can_cast(array.dtype, spec.dtype, "same_kind"):

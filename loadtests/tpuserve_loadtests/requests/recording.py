@@ -20,7 +20,7 @@ from tpuserve_formats.counted import counted
 from tpuserve_formats.messages import official
 from tpuserve_formats.tensor_proto import decode_tensor
 from tpuserve_formats.tf_record import CutShort, WrongChecksum, read_records
-from tpuserve_loadtests.requests.arrays import BadInput, has_rows
+from tpuserve_loadtests.requests.arrays import BadInput, has_rows, suits
 from tpuserve_loadtests.requests.protocols import Protocol
 from tpuserve_loadtests.requests.wires import predict_exchange
 
@@ -333,9 +333,7 @@ def _rows(message: official.PredictRequest, signature: Signature) -> int:
 
 def _shape(proto: official.TensorProto, spec: TensorSpec) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-    wanted = shape if spec.shape is None else spec.shape
-    fits = len(wanted) == len(shape) and all(want in (None, got) for want, got in zip(wanted, shape, strict=True))
     dtype = dtypes.from_wire(proto.dtype)
-    if not fits or (spec.dtype is not None and dtype != spec.dtype):
+    if not suits(shape, spec.shape) or (spec.dtype is not None and dtype != spec.dtype):
         raise BadInput(f"the model's input is {spec}; the recorded request has {describe(dtype)}{list(shape)}")
     return shape

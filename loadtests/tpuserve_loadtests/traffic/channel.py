@@ -7,6 +7,7 @@ import math
 import ssl
 from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -83,7 +84,7 @@ class Endpoint:
 
 
 _MOST_IN_TIMEOUT: Final = 10**8
-# Calls of a scenario may each have another timeout. The cache of encoded headers is cleared at this size.
+# Calls of a scenario may each have another timeout.
 _MOST_HEADS: Final = 1000
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -112,7 +113,8 @@ class Channel:
         self._timeout_s = timeout_s
         self._connections: list[Connection] = []
         self._connecting: AsyncResult[None] | None = None
-        self._heads: dict[tuple[str, float], bytes] = {}
+        # Headers are encoded once, so that they add no cost to a call without its own headers.
+        self._head = lru_cache(_MOST_HEADS)(self._encoded)
 
     def call(
         self,
@@ -127,12 +129,13 @@ class Channel:
         `headers` are sent in addition to the channel's. A `timeout_s` shorter than the channel's replaces it. The
         channel counts a retry in `delivery`.
         """
-        delivery = delivery or Delivery()
-        if timeout_s >= self._timeout_s:
-            return self._call(self._head(path, self._timeout_s, headers), message, delivery)
+        delivery, limit_s = delivery or Delivery(), min(timeout_s, self._timeout_s)
+        head = self._encoded(path, limit_s, headers) if headers else self._head(path, limit_s)
+        if limit_s == self._timeout_s:
+            return self._call(head, message, delivery)
         expired = GrpcError("DEADLINE_EXCEEDED", f"no response within {timeout_s:.3g} s")
         with gevent.Timeout(max(timeout_s, 0), expired):
-            return self._call(self._head(path, timeout_s, headers), message, delivery)
+            return self._call(head, message, delivery)
 
     def _call(self, head: bytes, message: bytes, delivery: Delivery) -> bytes:
         """Send a request, and once more if the server refused it unprocessed: gRPC's transparent retry.
@@ -155,18 +158,7 @@ class Channel:
             connection.close()
         self._connections.clear()
 
-    def _head(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> bytes:
-        """Encode the request headers once, so that headers add no cost to a call without its own headers."""
-        if headers:
-            return self._encoded(path, timeout_s, headers)
-        head = self._heads.get((path, timeout_s))
-        if head is None:
-            if len(self._heads) >= _MOST_HEADS:
-                self._heads.clear()
-            head = self._heads[path, timeout_s] = self._encoded(path, timeout_s, headers)
-        return head
-
-    def _encoded(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> bytes:
+    def _encoded(self, path: str, timeout_s: float, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         return encode(
             {
                 ":method": "POST",

@@ -122,8 +122,6 @@ _READ_BYTES: Final = 256 * 1024
 # The connection renews its receive window when half of it is used.
 _WINDOW_BYTES: Final = LARGEST_WINDOW_BYTES
 _LAST_STREAM: Final = 2**31 - 1
-# Response header blocks differ only in a date and a duration. The cache is cleared at this size.
-_MOST_BLOCKS: Final = 10_000
 _PREFIX_BYTES: Final = 5
 
 
@@ -156,7 +154,6 @@ class Connection:
         self._window = self._call_window = DEFAULT_WINDOW_BYTES
         self._frame_bytes = DEFAULT_FRAME_BYTES
         self._received_bytes = 0
-        self._blocks: dict[bytes, dict[str, str]] = {}
         # The flags and content so far of a header block in several frames.
         self._parts: tuple[int, bytes] = (0, b"")
         self._loop = get_hub().loop
@@ -333,11 +330,7 @@ class Connection:
         if not flags & END_HEADERS:
             self._parts = (flags, block)
             return
-        headers = self._blocks.get(block)
-        if headers is None:
-            if len(self._blocks) >= _MOST_BLOCKS:
-                self._blocks.clear()
-            headers = self._blocks[block] = decode(block)
+        headers = decode(block)
         call = self._calls.get(stream)
         if call is None:
             return

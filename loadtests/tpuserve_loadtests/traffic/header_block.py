@@ -4,6 +4,7 @@ Equal blocks therefore always decode to the same headers. The decoder covers the
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 # Entries of the static table (appendix A) for a response's status.
@@ -57,10 +58,11 @@ def encode(headers: Mapping[str, str]) -> bytes:
     return bytes(block)
 
 
+@lru_cache(10_000)  # blocks of responses differ only in a date and a duration
 def decode(block: bytes) -> dict[str, str]:
     """Decode headers by name, without those whose name is in the static table, except `:status`.
 
-    Raises BadHeaderBlock.
+    Equal blocks share the result, so the caller must not change it. Raises BadHeaderBlock.
     """
     headers: dict[str, str] = {}
     at = 0

@@ -230,26 +230,18 @@ class OtlpMetrics:
         return export.Metric("tpuserve.loadtest.latency", words, "s", export.Histogram([point], _CUMULATIVE))
 
     def _gauges(self, figures: LiveFigures, now_ns: int) -> list[export.Metric]:
+        recent = "since the previous push"
         rate = export.Gauge([self._number(figures.rate_per_s, now_ns)])
+        words = f"Successful responses per second {recent}."
+        found = [export.Metric("tpuserve.loadtest.throughput", words, "{request}/s", rate)]
         quantiles = {"0.5": figures.p50_ms, "0.99": figures.p99_ms}
         points = [
             self._number(value / 1000, now_ns, quantile=name) for name, value in quantiles.items() if value is not None
         ]
-        recent = "since the previous push"
-        return [
-            export.Metric(
-                "tpuserve.loadtest.throughput", f"Successful responses per second {recent}.", "{request}/s", rate
-            ),
-            *(
-                [
-                    export.Metric(
-                        "tpuserve.loadtest.latency.quantile", f"Latency quantiles {recent}.", "s", export.Gauge(points)
-                    )
-                ]
-                if points
-                else []
-            ),
-        ]
+        if points:
+            words = f"Latency quantiles {recent}."
+            found.append(export.Metric("tpuserve.loadtest.latency.quantile", words, "s", export.Gauge(points)))
+        return found
 
     def _number(self, value: float, now_ns: int, **attributes: str) -> export.NumberDataPoint:
         return export.NumberDataPoint({**self._attributes, **attributes}, self._start_ns, now_ns, value)

@@ -100,8 +100,11 @@ class HttpSender:
 
     def send(self, number: int, delivery: Delivery) -> Reply:
         """Send a request. Raises HttpError, or the connection's error."""
+        return _replied(self._respond(number, delivery))
+
+    def _respond(self, number: int, delivery: Delivery) -> HTTPSocketPoolResponse:
         delivery.address, client = next(self._turns)
-        return _replied(client.request("POST", self._path, *self._requests[number % len(self._requests)]))
+        return client.request("POST", self._path, *self._requests[number % len(self._requests)])
 
 
 class ChatSender(HttpSender):
@@ -109,8 +112,7 @@ class ChatSender(HttpSender):
 
     def send(self, number: int, delivery: Delivery) -> Reply:
         """Send a request, and return its text. Raises HttpError, WrongAnswer, or the connection's error."""
-        delivery.address, client = next(self._turns)
-        response = client.request("POST", self._path, *self._requests[number % len(self._requests)])
+        response = self._respond(number, delivery)
         if response.status_code != _OK:
             raise HttpError(response.status_code, bytes(response.read()))
         try:
