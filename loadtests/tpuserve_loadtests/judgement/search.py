@@ -222,20 +222,16 @@ class Searched:
     @property
     def server_rows(self) -> list[tuple[str, Watched]]:
         """The runs that show the bottleneck: one user alone, the highest rate that holds, the lowest that fails."""
-        held, failed = self._around()
-        return [
-            *([(str(self.alone.runs[0].load), self.alone)] if self.alone else []),
-            *([(f"{held[0].rate_per_s:,.1f}/s holds", held[1])] if held else []),
-            *([(f"{failed[0].rate_per_s:,.1f}/s fails", failed[1])] if failed else []),
-        ]
+        alone = [(str(self.alone.runs[0].load), self.alone)] if self.alone else []
+        return [*alone, *((f"{probe.rate_per_s:,.1f}/s {probe.outcome}", watched) for probe, watched in self.around)]
 
     @property
     def bottleneck(self) -> str:
         """The changes from one user alone to the lowest failing rate, or an empty string if they are unknown."""
-        _, failed = self._around()
-        if self.alone is None or failed is None:
+        failed = [(probe, watched) for probe, watched in self.around if not probe.holds]
+        if self.alone is None or not failed:
             return ""
-        probe, watched = failed
+        probe, watched = failed[-1]
         changed = changes(self.alone, watched)
         return f"{probe.rate_per_s:,.1f}/s compared with {self.alone.runs[0].load}: {changed}" if changed else ""
 
@@ -244,18 +240,22 @@ class Searched:
         notes = dict.fromkeys(watched.note for _, watched in self.server_rows)
         return [note for note in notes if note not in ("", known_note)]
 
-    def _around(self) -> tuple[Trial | None, Trial | None]:
-        """Return the trials of the highest rate that holds and the lowest higher rate that fails.
+    @property
+    def around(self) -> list[Trial]:
+        """The last trials of the highest rate that holds and of the lowest higher rate that fails, as far as known.
 
         An unfinished search has no result, so its trials determine both.
         """
         trials = {probe.rate_per_s: (probe, watched) for probe, watched in self.trials}
         if self.found is not None:
-            best, ceiling = self.found.best, self.found.ceiling
-            return trials.get(best.rate_per_s) if best else None, trials.get(ceiling.rate_per_s) if ceiling else None
-        held = max((rate for rate, (probe, _) in trials.items() if probe.holds), default=0.0)
-        failed = min((rate for rate, (probe, _) in trials.items() if not probe.holds and rate > held), default=0.0)
-        return trials.get(held), trials.get(failed)
+            rates = [probe.rate_per_s for probe in (self.found.best, self.found.ceiling) if probe]
+        else:
+            held = max((rate for rate, (probe, _) in trials.items() if probe.holds), default=0.0)
+            rates = [
+                held,
+                min((rate for rate, (probe, _) in trials.items() if not probe.holds and rate > held), default=0.0),
+            ]
+        return [trials[rate] for rate in rates if rate in trials]
 
     @property
     def statement(self) -> str:

@@ -24,7 +24,6 @@ from tpuserve_loadtests.rendering.report import (
 )
 from tpuserve_loadtests.rendering.scales import Linear, latency_scale, three_digits
 from tpuserve_loadtests.reports import charts, costs, figures, servers
-from tpuserve_loadtests.statistics.histogram import LatencyHistogram
 
 _STOPPED = "The search stopped early"
 _NONE_HOLDS = "No rate holds"
@@ -128,7 +127,11 @@ def _page(model: str, searched: Searched, objectives: Sequence[Threshold], setti
 
 def tries_sections(searched: Searched, objectives: Sequence[Threshold]) -> list[Section]:
     by_rate = [_tries_chart(objective, searched) for objective in objectives]
-    around = charts.percentile_chart(_around(searched), limits(objectives))
+    histograms = {
+        f"{_rate(probe.rate_per_s)} {_outcome(probe)}": watched.runs[0].total.histogram
+        for probe, watched in searched.around
+    }
+    around = charts.percentile_chart(histograms, limits(objectives))
     headings = ["rate", "failures", "answers/s", *figures.LATENCIES, "outcome"]
     rows = [
         Row(
@@ -219,14 +222,3 @@ def _outcome(probe: Probe) -> str:
 
 def limits(objectives: Sequence[Threshold]) -> list[Rule]:
     return [Rule(str(objective), y=objective.value) for objective in objectives if objective.is_latency]
-
-
-def _around(searched: Searched) -> dict[str, LatencyHistogram]:
-    found = searched.found
-    wanted = [probe for probe in (found.best, found.ceiling) if probe] if found else []
-    last = {probe.rate_per_s: measured for probe, measured in searched.probes}
-    return {
-        f"{_rate(probe.rate_per_s)} {_outcome(probe)}": last[probe.rate_per_s].total.histogram
-        for probe in wanted
-        if probe.rate_per_s in last
-    }
