@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tpuserve_server.core.system.memory import HostMemory
-from tpuserve_server.core.terms.servable import Servable, VersionFiles
+from tpuserve_server.core.terms.servable import DeviceMetrics, Servable, VersionFiles
 from tpuserve_server.core.terms.tracer import Tracer
 from tpuserve_server.core.terms.types import ServableId, Signature, Tensors
 from tpuserve_server.executors.tensorflow import TensorFlowOptions, on_demand
@@ -106,8 +106,11 @@ class ScriptedExecutor:
 def script_device(t0_ms: float, per_row_ms: float) -> None:
     """Move the models of this process to the scripted device."""
 
-    def scripted(options: TensorFlowOptions, memory: HostMemory) -> ScriptedExecutor:
-        return ScriptedExecutor(TensorFlowOnDemand(options, memory), lambda rows: (t0_ms + per_row_ms * rows) / 1000)
+    def scripted(
+        options: TensorFlowOptions, memory: HostMemory, metrics: DeviceMetrics | None = None
+    ) -> ScriptedExecutor:
+        model = TensorFlowOnDemand(options, memory, metrics)
+        return ScriptedExecutor(model, lambda rows: (t0_ms + per_row_ms * rows) / 1000)
 
     # The object graph must not know this device. The executor's package creates the candidate by this name.
     on_demand.TensorFlowOnDemand = scripted  # type: ignore[assignment,misc]

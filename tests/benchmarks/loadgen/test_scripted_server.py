@@ -1,9 +1,13 @@
+from inspect import signature
+
 import numpy as np
 import pytest
 
 from benchmarks.loadgen.loadtest_search import Found
-from benchmarks.loadgen.scripted_server import ScriptedServable
+from benchmarks.loadgen.scripted_server import ScriptedExecutor, ScriptedServable, script_device
 from tests.support.fake_device import FakeServable
+from tpuserve_server.core.system.memory import HostMemory
+from tpuserve_server.executors.tensorflow import TensorFlowOptions, on_demand
 
 
 def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() -> None:
@@ -18,6 +22,16 @@ def test_batches_follow_each_other_without_a_gap_and_carry_the_models_answers() 
     np.testing.assert_array_equal(second.outputs["y"], 2 * x[:2])
     device.close()
     assert model.closed
+
+
+def test_the_server_can_create_the_scripted_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = on_demand.TensorFlowOnDemand
+    monkeypatch.setattr(on_demand, "TensorFlowOnDemand", original)  # restored after the test
+    script_device(3.0, 1.0)
+    scripted = on_demand.TensorFlowOnDemand
+    assert signature(scripted).parameters.keys() == signature(original).parameters.keys()
+    executor: object = scripted(TensorFlowOptions(), HostMemory(), None)
+    assert isinstance(executor, ScriptedExecutor)
 
 
 def test_a_search_that_found_nothing_is_wholly_wrong() -> None:
