@@ -265,6 +265,7 @@ class Recorder:
         self._wrong = 0
         self._late = [0] * len(load.limits_us)
         self._live = LiveLatencyRecorder()
+        self._others = Counts()  # of the recorders that were added
 
     def record(
         self, line: str, due_s: float, finished_s: float, error: str | None, delivery: Delivery = _DIRECT
@@ -305,7 +306,8 @@ class Recorder:
 
     def counts(self) -> Counts:
         """Return the counts so far, without the warm-up. Cheap."""
-        return Counts(self._requests, self._failures, tuple(self._late), self._wrong, self._live.state())
+        own = Counts(self._requests, self._failures, tuple(self._late), self._wrong, self._live.state())
+        return own + self._others
 
     def tally(self, line: str | None = None) -> Tally:
         merged = Tally()
@@ -345,11 +347,7 @@ class Recorder:
         self.lag.add(other.lag)
         for address, tally in other.replicas.items():
             self.replicas.setdefault(address, Tally()).add(tally)
-        self._requests += other._requests
-        self._failures += other._failures
-        self._wrong += other._wrong
-        self._late = [mine + theirs for mine, theirs in zip(self._late, other._late, strict=True)]
-        self._live.add(other._live.state())
+        self._others += other.counts()
         while self.window_s < other.window_s:
             self._double_windows()
         while other.window_s < self.window_s:
@@ -428,10 +426,7 @@ class Recorder:
         other.unanswered = document["unanswered"]
         other.lag = LatencyHistogram.decode(*document["lag"])
         other.replicas = {address: Tally.from_wire(tally) for address, tally in document["replicas"].items()}
-        counts = Counts.from_wire(document["counts"])
-        other._requests, other._failures, other._wrong = counts.requests, counts.failures, counts.wrong
-        other._late = list(counts.late)
-        other._live.add(counts.latencies)
+        other._others = Counts.from_wire(document["counts"])
         other.window_s = document["window_s"]
         other.windows = [
             Window({name: Tally.from_wire(tally) for name, tally in sent["tallies"].items()}, Counter(sent["answered"]))

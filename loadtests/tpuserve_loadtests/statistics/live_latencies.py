@@ -96,9 +96,6 @@ class LiveLatencyRecorder:
             values = np.clip(np.array(self._waiting), 1, HIGHEST_US)
             buckets = np.ceil(STEPS * np.log2(values) + _SHIFT).astype(np.int64)
             counts = np.bincount(buckets, minlength=_LAST + 1)
-            self.add(LiveLatencies(counts, int(np.rint(values).sum())))
+            self._state += LiveLatencies(counts, int(np.rint(values).sum()))
             self._waiting.clear()
         return self._state
-
-    def add(self, latencies: LiveLatencies) -> None:
-        self._state += latencies
