@@ -43,7 +43,7 @@ from tpuserve_loadtests.measurement.recorder import Recorder, Tally
 from tpuserve_loadtests.monitoring.server_watch import ServerWatch
 from tpuserve_loadtests.reports.figures import line_title
 from tpuserve_loadtests.requests.protocols import TITLES, port_of, protocol_of
-from tpuserve_loadtests.rollout.procedure import Findings, Judged
+from tpuserve_loadtests.rollout.procedure import CannotJudge, Findings, Judged
 from tpuserve_loadtests.rollout.replicas import MissingReplica
 from tpuserve_loadtests.rollout.user_requests import UserTraffic
 from tpuserve_loadtests.traffic.senders import NotRecorded, record
@@ -60,10 +60,6 @@ _VERDICTS: Final = {
     "unclear": "the new version is possibly worse",
     "failing": "requests failed",
 }
-
-
-class _Interrupted(Exception):
-    """Error for a signal between two requests. The message states the number of responses."""
 
 
 @dataclass(slots=True)
@@ -100,19 +96,14 @@ class Gates:
         if problem := signature_difference(a, b):
             self.findings.parity = Parity((), problem)
             return Judged(EXIT_GATE, f"incompatible with clients of the live version: {problem}")
-        try:
-            mine, others = (self._recorded(side) for side in self._both)
-        except NotRecorded as error:
-            return Judged(EXIT_GATE, str(error))
-        except _Interrupted as stopped:
-            return Judged(EXIT_INTERRUPTED, str(stopped))
+        mine, others = (self._recorded(side) for side in self._both)
         found = self.findings.parity = Parity(tuple(differences(mine, others, self._tolerance())))
         return Judged(EXIT_GATE if found.different else 0, "; ".join([found.summary, *self._notes]))
 
     def _recorded(self, side: Side) -> Answers:
         """Return the side's responses to single requests, without protocols whose responses to one request differ.
 
-        Raises NotRecorded and _Interrupted.
+        Raises CannotJudge.
         """
         if side.spec not in self._golden:
             target = self._target(side)
@@ -122,12 +113,13 @@ class Gates:
             def go_on() -> None:
                 number = next(done)
                 if self.interrupted():
-                    raise _Interrupted(f"stopped after {number} of {counted(requests, 'request')}")
+                    raise CannotJudge(EXIT_INTERRUPTED, f"stopped after {number} of {counted(requests, 'request')}")
 
             try:
                 recorded, _, notes = record(target, CheckPlan(), go_on)
             except NotRecorded as error:
-                raise NotRecorded(f"{side.spec}: {error}") from None
+                code = EXIT_GATE if self.options.parity else EXIT_FAILED
+                raise CannotJudge(code, f"{side.spec}: {error}") from None
             self._golden[side.spec] = {line.protocol: line.golden for line in recorded.workload.lines if line.golden}
             self._notes += [f"{side.spec}, {note}" for note in notes]
         return self._golden[side.spec]
@@ -142,12 +134,7 @@ class Gates:
     def shadow(self) -> Judged:
         """Send both versions the same load in turn, over each protocol, and compare responses and figures."""
         options = self.options
-        try:
-            both = [self._checked(side, side) for side in self._both]
-        except NotRecorded as error:
-            return Judged(EXIT_FAILED, str(error))
-        except _Interrupted as stopped:
-            return Judged(EXIT_INTERRUPTED, str(stopped))
+        both = [self._checked(side, side) for side in self._both]
         # A single failed request decides, so further rounds cannot change the result.
         until_failure = not any(gate.metric == "error_rate" for gate in self.rules.gates)
         with self._watch(self.stage.live) as of_live, self._watch(self.stage.new) as of_new:
@@ -157,13 +144,7 @@ class Gates:
             rate = f"{rounds[0][0].load.offered_per_s:.6g}"
             self.options = replace(options, load=replace(options.load, rate=rate))
         names = (f"version {self.stage.live.spec.version}", f"version {self.stage.new.spec.version}")
-        outcome = judge_comparison(
-            names,
-            rounds,
-            self.rules,
-            sides=sides,
-            interrupted=self.interrupted(),
-        )
+        outcome = judge_comparison(names, rounds, self.rules, sides=sides, interrupted=self.interrupted())
         self.findings.comparison = outcome
         line = f"over {protocols_of(self.stage.new)}: {_comparison_line(outcome)}"
         return Judged(outcome.exit_code, "; ".join([line, *self._usage_words(), *self._notes]))
@@ -325,7 +306,7 @@ class Gates:
     def _checked(self, side: Side, golden: Side | None, *, every_replica: bool = False) -> Target:
         """Return the target with responses checked against those of `golden`, or of the live version with parity.
 
-        Raises NotRecorded and _Interrupted for responses that are not known yet.
+        Raises CannotJudge for responses that cannot be recorded.
         """
         target = self._target(side, every_replica=every_replica)
         if golden is None:

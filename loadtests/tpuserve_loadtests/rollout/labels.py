@@ -114,10 +114,11 @@ class Labels:
         if look.agrees:
             return
         self.config = before
-        old = before.labels(self._model)
-        failure = self._write_labels(old, changes)
+        versions = before.labels(self._model)
+        old = {label: versions.get(label) for label in changes}
+        failure = self._write_labels(old)
         if not failure and not refusal:
-            failure = str(self._send(self.look({label: old.get(label) for label in changes})) or "")
+            failure = str(self._send(self.look(old)) or "")
         again = f"; the labels could not be restored: {failure}" if failure else ""
         stand = "; ".join(map(str, self.standings(changes)[0]))
         raise NotMoved(f"{refusal or f'the server did not apply the change: {look.lacking}'}{again}. {stand}")
@@ -132,7 +133,7 @@ class Labels:
             ServerGone: the file has the labels, and the server or some replicas do not respond.
             NotMoved: the file cannot be written, or a replica does not apply the labels.
         """
-        problem = self._write_labels(labels, labels)
+        problem = self._write_labels(labels)
         try:
             self.config = self.config.with_labels(self._model, labels)
             self._send_until_applied(labels)
@@ -184,8 +185,8 @@ class Labels:
         moves = (f"{label} to {version_text(at)}" for label, at in labels.items())
         return f"Set labels of {self._model}: {', '.join(moves)}"
 
-    def _write_labels(self, versions: Mapping[str, int | None], labels: Iterable[str]) -> str:
-        wanted = {label: versions.get(label) for label in labels}
+    def _write_labels(self, wanted: Mapping[str, int | None]) -> str:
+        """Write the versions into the current text. Return why they cannot be written, or an empty string."""
         for attempt in range(_WRITES):
             try:
                 current = self._source.read()

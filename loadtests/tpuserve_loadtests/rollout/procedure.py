@@ -59,9 +59,20 @@ class Judged:
     detail: str
 
 
+class CannotJudge(Exception):
+    """Error for a gate that ends without a verdict. The message states the reason."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A requirement for the rollout. `plan` describes its action. A `cheap` gate also runs in a dry run."""
+    """A requirement for the rollout. `plan` describes its action. A `cheap` gate also runs in a dry run.
+
+    `judge` may raise CannotJudge.
+    """
 
     name: str
     plan: str
@@ -138,9 +149,10 @@ class Rollout:
             return False
         try:
             judged = gate.judge()
-        except (
-            SystemExit
-        ) as ended:  # such as an unreachable server, which was reported; the moves still need a decision
+        except CannotJudge as error:
+            judged = Judged(error.exit_code, str(error))
+        # Such as an unreachable server, which was reported. The moves still need a decision.
+        except SystemExit as ended:
             judged = Judged(int(ended.code or EXIT_FAILED), f"the gate could not run (exit code {ended.code})")
         if judged.exit_code:
             self.exit_code = judged.exit_code
