@@ -21,6 +21,7 @@ from tpuserve_client.request_headers import parse_headers
 from tpuserve_client.tls import Tls
 from tpuserve_loadtests.access import Access
 from tpuserve_loadtests.cli.command import refused
+from tpuserve_loadtests.cli.commands import RUN_OPTIONS
 from tpuserve_loadtests.cli.options import (
     ADDRESS_VARIABLE,
     CONTROL_KEY_FILE,
@@ -48,15 +49,6 @@ from tpuserve_loadtests.requests.protocols import (
 # Access options that apply only to addresses with TLS.
 OF_TLS: Final = ("ca", "cert", "key", "tls_server_name")
 SECURE: Final = ("grpcs://", "https://")
-# Flags that differ from their value's name.
-_FLAGS: Final = {
-    "signature_name": "--signature",
-    "input_file": "--input",
-    "lengths": "--length",
-    "process": "--arrivals",
-    "request_limit": "--requests",
-    "settling_figure": "--repeat-until-settled",
-}
 
 _Server = TypeVar("_Server", bound=ServerOptions)
 
@@ -157,7 +149,8 @@ def explicit_names(context: click.Context | None = None) -> set[str]:
 
 
 def flag(name: str) -> str:
-    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    """Return the flag of a value of `run`."""
+    return RUN_OPTIONS[name].opts[0]
 
 
 def refuse_ineffective_arrivals(arrivals: ArrivalOptions, *, is_open: bool = True, is_timed: bool = False) -> None:

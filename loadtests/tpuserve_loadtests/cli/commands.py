@@ -126,6 +126,10 @@ run = command(
 )
 
 
+# The options of `run`, by the name of their value.
+RUN_OPTIONS: Final = {option.name or "": option for option in run.params if isinstance(option, click.Option)}
+
+
 _DIFF = """\b
 Examples:
   tpuserve loadtest diff monday.json today.json

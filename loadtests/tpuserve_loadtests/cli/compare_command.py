@@ -48,8 +48,7 @@ def compare(options: CompareOptions) -> None:
     ]
     both = [each.find_target() for each in traffic]
     rules = replace(rules, lines=traffic[1].lines(both[1], rules.gates))
-    terms = loads.LoadTerms.of(options)
-    load = terms.users_or_rate(options.load, len(both[0].addresses))
+    load = loads.users_or_rate(loads.base_load(options), options.load, len(both[0].addresses))
     energy = monitoring.find_energy([place for side in sides for place in side.addresses.values()], options.generator)
     with ExitStack() as stack:
         watches = [

@@ -53,11 +53,6 @@ def check_version(version: Path | None, option: str) -> None:
         raise click.BadParameter(f"Cannot write to {existing}.", param_hint=option)
 
 
-def attached_page(version: Path, kind: str, now: datetime) -> Path:
-    """Return the file for the page of a report of this kind. Names of one kind sort by time."""
-    return version / REPORTS_FOLDER / f"{kind.replace(' ', '-')}-{now:%Y%m%d-%H%M%S}.html"
-
-
 def checked_page(page: str) -> str:
     """Return the page. Warn on standard error if it is too large for a console."""
     size_bytes = len(page.encode())
@@ -96,7 +91,9 @@ def forms(report: Report, files: PageOptions) -> Forms:
     yield files.junit, lambda: junit_xml(report)
     yield files.html, lambda: render_page(report.page(), now)
     if files.attach_to is not None:
-        yield attached_page(files.attach_to, report.kind, now), lambda: checked_page(render_page(report.page(), now))
+        # Names of one kind of report sort by time.
+        name = f"{report.kind.replace(' ', '-')}-{now:%Y%m%d-%H%M%S}.html"
+        yield files.attach_to / REPORTS_FOLDER / name, lambda: checked_page(render_page(report.page(), now))
     if isinstance(files, FileOptions):
         yield files.csv, lambda: csv_text(report.rows())
         yield files.hdr, lambda: _latencies(report, files.hdr)

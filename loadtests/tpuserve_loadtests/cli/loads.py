@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 import gevent
 from rich.console import Console
 
 from tpuserve_loadtests.arrivals.duration import ThinkTime
-from tpuserve_loadtests.arrivals.load import Load, Process, RateProfile
+from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.cli.access import explicit_names
 from tpuserve_loadtests.cli.command import refused
 from tpuserve_loadtests.cli.commands import CompareOptions, RunOptions, SearchOptions, SoakOptions, SweepOptions
@@ -48,53 +48,40 @@ WAYS: Final = ("users", "rate", "trace_file")
 OF_WAYS: Final = ("think_time",)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadTerms:
-    seconds: float
-    warm_up_s: float
-    process: Process
-    burst: int
-    seed: int
-    requests: int = 0
+def base_load(options: LoadOptions | CompareOptions | RolloutOptions) -> Load:
+    """Return the load of the options, still without users or a rate."""
+    time, arrivals = options.time, options.arrivals
+    return Load(
+        time.duration, time.warm_up, process=arrivals.process, burst=arrivals.burst, seed=options.generator.seed
+    )
 
-    @classmethod
-    def of(cls, options: LoadOptions | CompareOptions | RolloutOptions) -> Self:
-        time, arrivals = options.time, options.arrivals
-        return cls(time.duration, time.warm_up, arrivals.process, arrivals.burst, options.generator.seed)
 
-    def closed(self, users: int, protocols: int, think: ThinkTime | None = None) -> Load:
-        """Return a load of `users`, which the protocols share. Raise a usage error for fewer users than protocols."""
-        if users < protocols:
-            raise click.UsageError(f"--users {users} is too low for {protocols} protocols. Each protocol needs a user.")
-        return Load(self.seconds, self.warm_up_s, users, seed=self.seed, requests=self.requests, think=think)
+def closed_load(base: Load, users: int, protocols: int, think: ThinkTime | None = None) -> Load:
+    """Return a load of `users`, which the protocols share. Raise a usage error for fewer users than protocols."""
+    if users < protocols:
+        raise click.UsageError(f"--users {users} is too low for {protocols} protocols. Each protocol needs a user.")
+    return replace(base, users=users, think=think)
 
-    def open(self, rate: str) -> Load:
-        """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
-        with refused(ValueError, hint="--rate"):
-            profile = RateProfile.parse(rate, self.seconds)
-        if math.isinf(self.seconds) and not profile.is_level:
-            raise click.UsageError("--requests with steps or a ramp in --rate needs --duration, which sets its length.")
-        return Load(
-            self.seconds,
-            self.warm_up_s,
-            profile=profile,
-            process=self.process,
-            burst=self.burst,
-            seed=self.seed,
-            requests=self.requests,
-        )
 
-    def users_or_rate(self, options: UsersOrRateOptions, protocols: int) -> Load:
-        """Return the closed load of --users or the open load of --rate. Raise a usage error for both.
+def open_load(base: Load, rate: str) -> Load:
+    """Return a load with a rate for RateProfile.parse. Raise a usage error for an invalid rate."""
+    with refused(ValueError, hint="--rate"):
+        profile = RateProfile.parse(rate, base.seconds)
+    if math.isinf(base.seconds) and not profile.is_level:
+        raise click.UsageError("--requests with steps or a ramp in --rate needs --duration, which sets its length.")
+    return replace(base, profile=profile)
 
-        Without either, return the closed load from which `opened` finds a rate.
-        """
-        refuse_both(options.users, options.rate)
-        if options.rate:
-            refuse_think_time(options.think_time)
-            return self.open(options.rate)
-        load = self.closed(options.users or max(PROBING_USERS, protocols), protocols, options.think_time)
-        return replace(load, process=self.process, burst=self.burst)
+
+def users_or_rate(base: Load, options: UsersOrRateOptions, protocols: int) -> Load:
+    """Return the closed load of --users or the open load of --rate. Raise a usage error for both.
+
+    Without either, return the closed load from which `opened` finds a rate.
+    """
+    refuse_both(options.users, options.rate)
+    if options.rate:
+        refuse_think_time(options.think_time)
+        return open_load(base, options.rate)
+    return closed_load(base, options.users or max(PROBING_USERS, protocols), protocols, options.think_time)
 
 
 def opened(load: Load, options: UsersOrRateOptions, runs: Runs, server: ServerWatch) -> Load:
@@ -182,16 +169,12 @@ def thresholds(texts: tuple[str, ...], option: str) -> tuple[Threshold, ...]:
         return tuple(Threshold.parse(text) for text in texts)
 
 
-def gates_of(conditions: tuple[str, ...], objectives: tuple[str, ...]) -> tuple[Threshold, ...]:
-    """Parse the conditions of --fail-if, and the objectives of --slo, which fail by their opposites."""
-    return (*thresholds(conditions, "--fail-if"), *(each.opposite for each in thresholds(objectives, "--slo")))
-
-
 def rules_of(
     options: RunOptions | SweepOptions | SearchOptions | CompareOptions | SoakOptions | RolloutOptions,
 ) -> Rules:
     """Return the rules of a command, without lines. Raise a usage error for an invalid gate."""
-    rules = Rules(gates_of(options.gates, options.objectives), strict=options.generator.strict)
+    objectives = (each.opposite for each in thresholds(options.objectives, "--slo"))
+    rules = Rules((*thresholds(options.gates, "--fail-if"), *objectives), strict=options.generator.strict)
     if isinstance(options, CompareOptions | SoakOptions | RolloutOptions):
         is_failed = options.unclear == "fail"
         return replace(rules, least_effect=options.least_effect, fail_if_unclear=is_failed)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -29,6 +29,8 @@ DEFAULT_GRPC = "localhost:8500"
 DEFAULT_REST = "http://localhost:8501"
 # Users of the closed load that finds a rate for an open one.
 PROBING_USERS: Final = 8
+
+_Value = TypeVar("_Value")
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -358,14 +360,19 @@ def price_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any
 
 
 def _parse_prices(text: str) -> tuple[Price, ...]:
-    prices = tuple(map(Price.parse, text.split(",")))
-    if len(prices) > 2:
-        raise ValueError(f"{text!r} has {len(prices)} prices. Set at most two, for A and B.")
+    prices = _at_most_two("prices", Price.parse, text)
     if prices[0].currency != prices[-1].currency:
         raise ValueError(
             f"{text!r} has two currencies, and nothing converts them. Set both prices in the same currency."
         )
     return prices if len(prices) == 2 else prices * 2
+
+
+def _at_most_two(what: str, parse: Callable[[str], _Value], text: str) -> tuple[_Value, ...]:
+    found = tuple(parse(each.strip()) for each in text.split(","))
+    if len(found) > 2:
+        raise ValueError(f"{text!r} has {len(found)} {what}. Set at most two, for A and B.")
+    return found
 
 
 def metrics_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of any type
@@ -375,7 +382,7 @@ def metrics_option(*, sides: bool = False) -> Any:  # noqa: ANN401  a field of a
         "--server-metrics",
         metavar="auto|URL[,URL]|off" if sides else "auto|URL|off",
         default=AUTO,
-        type=Parsed("pages", _checked_pages if sides else _checked_page),
+        type=Parsed("pages", partial(_at_most_two, "pages", _checked_page) if sides else _checked_page),
         help=f"Metrics page of the server, for the time breakdown; {which}.",
     )
 
@@ -404,13 +411,6 @@ def _checked_page(value: str) -> str:
     if not place.is_rest:
         raise ValueError(f"{value!r} is not auto, off or a URL such as http://localhost:8501/metrics.")
     return place.target
-
-
-def _checked_pages(value: str) -> tuple[str, ...]:
-    pages = tuple(_checked_page(each.strip()) for each in value.split(","))
-    if len(pages) > 2:
-        raise ValueError(f"{value!r} has {len(pages)} pages. Set at most two, for A and B.")
-    return pages
 
 
 def _checked_receiver(value: str) -> str:
@@ -525,19 +525,16 @@ class MeasuringOptions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficOptions:
-    """Options of a command that sends requests to one model, or to the models of a scenario."""
+class LoadOptions:
+    """Options that `run`, `sweep`, `search` and `soak` share; each command adds its own.
+
+    Such a command sends requests to one model, or to the models of a scenario.
+    """
 
     models: ModelOptions = group(ModelOptions)
     server: MeasuredServerOptions = group(MeasuredServerOptions)
     version: VersionOptions = group(VersionOptions)
     requests: RequestOptions = group(RequestOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions(TrafficOptions):
-    """Options that `run`, `sweep`, `search` and `soak` share; each command adds its own."""
-
     arrivals: ArrivalOptions = group(ArrivalOptions)
     time: TimeOptions = group(TimeOptions)
     generator: GeneratorOptions = group(GeneratorOptions)

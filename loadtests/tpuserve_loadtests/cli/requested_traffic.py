@@ -13,9 +13,9 @@ from tpuserve_loadtests.cli import access, loads, targets
 from tpuserve_loadtests.cli.command import refused, with_values
 from tpuserve_loadtests.cli.golden import with_checks
 from tpuserve_loadtests.cli.options import (
+    LoadOptions,
     MeasuredServerOptions,
     RequestOptions,
-    TrafficOptions,
 )
 from tpuserve_loadtests.cli.scenario import BadScenario, Part, Scenario, read_scenario
 from tpuserve_loadtests.judgement.threshold import Lines, Threshold
@@ -149,7 +149,7 @@ class RequestedTraffic:
         return with_checks(target, options.golden, paths)
 
 
-_Options = TypeVar("_Options", bound=TrafficOptions)
+_Options = TypeVar("_Options", bound=LoadOptions)
 
 
 def find_traffic(

@@ -211,8 +211,8 @@ class Gates:
         target = self._checked(self.stage.users, self.stage.new)
         segments, lost = Segments(), ""
         with targets.generating(target, options.generator) as runs, self._watch(self.stage.users) as server:
-            terms = replace(loads.LoadTerms.of(options), seconds=options.soak)
-            load = segment_load(terms, options.load, planned, len(target.addresses))
+            base = replace(loads.base_load(options), seconds=options.soak)
+            load = segment_load(base, options.load, planned, len(target.addresses))
             try:
                 run_segments(runs, load, planned, self.rules, segments, server, self._replica_check(), options.patience)
             except _ReplicasLost as error:
@@ -300,8 +300,8 @@ class Gates:
         return monitoring.watch_server(self.options.server, self.options.metrics, [side.spec])
 
     def _load(self, target: Target, seconds: float) -> Load:
-        terms = replace(loads.LoadTerms.of(self.options), seconds=seconds)
-        return terms.users_or_rate(self.options.load, len(target.addresses))
+        base = replace(loads.base_load(self.options), seconds=seconds)
+        return loads.users_or_rate(base, self.options.load, len(target.addresses))
 
     def _checked(self, side: Side, golden: Side | None, *, every_replica: bool = False) -> Target:
         """Return the target with responses checked against those of `golden`, or of the live version with parity.

@@ -111,14 +111,14 @@ def _load(options: RunOptions, traffic: RequestedTraffic) -> Load:
         with refused(BadTrace, hint="--trace"):
             trace = read_trace(options.trace_file, options.speed)
         return _instants_load(trace, options)
-    terms = loads.LoadTerms.of(options)
+    base = loads.base_load(options)
     if options.request_limit:
-        seconds = terms.seconds if "duration" in traffic.explicit else math.inf
-        terms = replace(terms, requests=options.request_limit, seconds=seconds)
+        seconds = base.seconds if "duration" in traffic.explicit else math.inf
+        base = replace(base, requests=options.request_limit, seconds=seconds)
     if options.rate is not None:
         loads.refuse_think_time(options.think_time)
-        return terms.open(options.rate)
-    return terms.closed(options.users or RUN_USERS, traffic.least_users, options.think_time)
+        return loads.open_load(base, options.rate)
+    return loads.closed_load(base, options.users or RUN_USERS, traffic.least_users, options.think_time)
 
 
 def _instants_load(instants: tuple[float, ...], options: RunOptions) -> Load:

@@ -14,7 +14,7 @@ import yaml
 
 from tpuserve_loadtests.arrivals.duration import FORMS as THINK_TIMES
 from tpuserve_loadtests.arrivals.load import PROCESSES, RateProfile
-from tpuserve_loadtests.cli.commands import run
+from tpuserve_loadtests.cli.commands import RUN_OPTIONS
 from tpuserve_loadtests.judgement.threshold import EXAMPLES, Threshold
 from tpuserve_loadtests.requests.distribution import FORMS, Distribution
 from tpuserve_loadtests.requests.protocols import Port
@@ -22,11 +22,7 @@ from tpuserve_loadtests.requests.protocols import Port
 _Yaml: TypeAlias = Any  # any YAML value, which the code below validates
 
 # The options of `run` by key of the file: `think_time` is --think-time.
-_OPTIONS: Final = {
-    option.opts[0].removeprefix("--").replace("-", "_"): option
-    for option in run.params
-    if isinstance(option, click.Option)
-}
+_OPTIONS: Final = {each.opts[0].removeprefix("--").replace("-", "_"): each for each in RUN_OPTIONS.values()}
 # Keys of a model that are values of its requests.
 _OF_REQUESTS: Final = ("signature", "rows", "input", "prompts", "recorded", "recorded_model")
 

@@ -36,13 +36,12 @@ def search(options: SearchOptions) -> None:
     files.refuse_distribution(options.files)
     target = traffic.find_target()
     rules = replace(rules, lines=traffic.lines(target, rules.gates))
-    terms = loads.LoadTerms.of(options)
     energy = monitoring.find_energy(target.addresses.values(), options.generator)
     with (
         targets.generating(target, options.generator) as runs,
         monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
-        searched = search_rate(runs, server, terms, within, rules)
+        searched = search_rate(runs, server, loads.base_load(options), within, rules)
     searched = replace(searched, rows=target.workload.rows, price=options.price)
     report = search_report(traffic.title, searched, rules.objectives, files.describe_settings(target))
     files.publish(report, options.files, as_json=options.as_json)
@@ -71,7 +70,7 @@ _FIRST_S = 2.0
 def search_rate(
     runs: Runs,
     server: ServerWatch,
-    terms: loads.LoadTerms,
+    base: Load,
     within: RangeOptions,
     rules: Rules,
 ) -> Searched:
@@ -79,8 +78,8 @@ def search_rate(
         load, hopeless = rules.watched(load)
         return loads.run_watched(runs, server, load, hopeless.why, "Trying for")
 
-    trials = Trials(run, terms.open("1"), rules, on_probe=_report)
-    first = Load(_FIRST_S, min(terms.warm_up_s, _FIRST_S), users=len(runs.lines))
+    trials = Trials(run, loads.open_load(base, "1"), rules, on_probe=_report)
+    first = Load(_FIRST_S, min(base.warm_up_s, _FIRST_S), users=len(runs.lines))
     try:
         alone = loads.run_watched(runs, server, first, title="Single user, for")
         if missed := trials.begin(alone):

@@ -34,8 +34,8 @@ def soak(options: SoakOptions) -> None:
     files.check_files(options.files)
     loads.check_push(options.push)
     rules = loads.rules_of(options)
-    terms, planned = loads.LoadTerms.of(options), options.segments
-    load = segment_load(terms, options.load, planned, traffic.least_users)
+    planned = options.segments
+    load = segment_load(loads.base_load(options), options.load, planned, traffic.least_users)
     target = traffic.find_target()
     rules = replace(rules, lines=traffic.lines(target, rules.gates))
     segments = Segments()
@@ -101,13 +101,13 @@ def _either(first: Watch, second: Watch) -> Watch:
     return lambda elapsed_s, counts: first(elapsed_s, counts) or second(elapsed_s, counts)
 
 
-def segment_load(soak: loads.LoadTerms, options: UsersOrRateOptions, segments: int, protocols: int) -> Load:
+def segment_load(soak: Load, options: UsersOrRateOptions, segments: int, protocols: int) -> Load:
     """Return the load of one segment. Raise a usage error for a short soak, and for a rate that is not constant."""
     if soak.seconds < commands.LEAST_SOAK_S:
         raise click.BadParameter(
             f"A soak needs at least {commands.LEAST_SOAK_S:g} s to show a trend.", param_hint="--duration"
         )
-    load = replace(soak, seconds=soak.seconds / segments).users_or_rate(options, protocols)
+    load = loads.users_or_rate(replace(soak, seconds=soak.seconds / segments), options, protocols)
     if load.profile is not None and not load.profile.is_level:
         raise click.BadParameter(
             "A soak needs a constant rate. Steps and ramps would look like drifts.", param_hint="--rate"

@@ -65,20 +65,20 @@ def _left(planned: Sequence[Load], done: Sequence[RunOutcome]) -> str:
 
 def _loads(options: SweepOptions, protocols: int) -> list[Load]:
     loads.refuse_both(options.users, options.rate)
-    terms = loads.LoadTerms.of(options)
+    base = loads.base_load(options)
     if options.rate:
         loads.refuse_think_time(options.think_time)
-        profile = terms.open(options.rate).profile
+        profile = loads.open_load(base, options.rate).profile
         assert profile is not None  # an open load has one
         rates = [segment.start_per_s for segment in profile.segments]
         if any(segment.start_per_s != segment.end_per_s for segment in profile.segments):
             raise click.BadParameter(
                 "A step needs a constant rate. Write 100,200,400 instead of a ramp.", param_hint="--rate"
             )
-        return [terms.open(f"{rate:f}") for rate in rates]
+        return [loads.open_load(base, f"{rate:f}") for rate in rates]
     users = (options.users or SWEEP_USERS).split(",")
     if not all(each.strip().isdigit() and int(each) for each in users):
         raise click.BadParameter(f"{options.users!r} is not a list of users. Write 1,2,4,8.", param_hint="--users")
     # Each protocol needs a user, so the first steps of the default can coincide.
     counts = dict.fromkeys(int(each) if options.users else max(int(each), protocols) for each in users)
-    return [terms.closed(count, protocols, options.think_time) for count in counts]
+    return [loads.closed_load(base, count, protocols, options.think_time) for count in counts]

@@ -6,13 +6,12 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from tpuserve_loadtests.cli import commands
 from tpuserve_loadtests.cli.access import OF_TLS, explicit_names, is_secure, parse_protocol
 from tpuserve_loadtests.cli.command import THRESHOLDS, filled
+from tpuserve_loadtests.cli.commands import RUN_OPTIONS, RunOptions, run
 from tpuserve_loadtests.cli.options import AccessOptions
 from tpuserve_loadtests.requests.protocols import TITLES, Port, Protocol, port_of
 
-_OF_RUN: Final = {option.name or "": option for option in commands.run.params if isinstance(option, click.Option)}
 # The options by name. Locust's web page has a field for each text.
 _TEXTS: Final = "timeout connections ca cert key tls_server_name api_key_file"
 _OTHERS: Final = "headers allow_plaintext_key gates objectives generator_limit json_file html junit"
@@ -44,7 +43,7 @@ def add_options(parser: Any) -> None:  # noqa: ANN401  Locust ships no annotatio
     """Add the options of the server and of the result to Locust's parser."""
     parser.add_argument("--grpc", "--rest", action=_SetHost, help=SUPPRESS, include_in_web_ui=False)
     add_texts(parser, _TEXTS)
-    for option in map(_OF_RUN.__getitem__, _OTHERS.split()):
+    for option in map(RUN_OPTIONS.__getitem__, _OTHERS.split()):
         kind: dict[str, Any] = {"metavar": option.metavar}  # arguments of several types
         if option.is_flag:
             kind = {"action": "store_true"}
@@ -58,7 +57,7 @@ def add_options(parser: Any) -> None:  # noqa: ANN401  Locust ships no annotatio
 
 def add_texts(parser: Any, names: str) -> None:  # noqa: ANN401
     """Add the options of `run` with these names as texts, which also have fields on Locust's web page."""
-    for option in map(_OF_RUN.__getitem__, names.split()):
+    for option in map(RUN_OPTIONS.__getitem__, names.split()):
         parser.add_argument(_flag(option), dest=_place(option), default=None, help=_help(option))
 
 
@@ -75,13 +74,13 @@ def _help(option: click.Option) -> str:
     return (option.help or "").replace("%", "%%")
 
 
-def parsed(values: Namespace, *arguments: str) -> tuple[commands.RunOptions, set[str]]:
+def parsed(values: Namespace, *arguments: str) -> tuple[RunOptions, set[str]]:
     """Convert Locust's parsed options, after further `arguments` of `tpuserve loadtest run`.
 
     Returns the options, and the names of those that the user set. Raises usage errors.
     """
     line = list(arguments)
-    for option in map(_OF_RUN.__getitem__, f"{_TEXTS} {_OTHERS} {OF_REQUESTS}".split()):
+    for option in map(RUN_OPTIONS.__getitem__, f"{_TEXTS} {_OTHERS} {OF_REQUESTS}".split()):
         value = getattr(values, _place(option), None)
         if option.is_flag:
             line += [option.opts[0]] if value else []
@@ -91,12 +90,12 @@ def parsed(values: Namespace, *arguments: str) -> tuple[commands.RunOptions, set
     if model := getattr(values, "model", None):
         line += ["--", model]
     try:
-        context = commands.run.make_context("locust", line)
+        context = run.make_context("locust", line)
     except click.BadParameter as error:
         if isinstance(error.param, click.Option):
             error.param_hint = f"'{_flag(error.param)}'"
         raise
-    return filled(commands.RunOptions, context.params), explicit_names(context)
+    return filled(RunOptions, context.params), explicit_names(context)
 
 
 def addresses_of(host: str) -> dict[Protocol, str]:

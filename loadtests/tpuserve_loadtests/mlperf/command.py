@@ -86,7 +86,7 @@ def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched
     return search_rate(
         runs,
         server,
-        _terms(options, mlperf_options.QUICK_S),
+        _base(options, mlperf_options.QUICK_S),
         RangeOptions(None, HIGHEST, PRECISION),
         Rules(tuple(objective.opposite for objective in _objectives(options)), strict=options.generator.strict),
     )
@@ -109,16 +109,16 @@ def _objectives(options: MlperfOptions) -> tuple[Threshold, ...]:
     return (Threshold.parse(f"p99<={target_ms}ms"),)
 
 
-def _terms(options: MlperfOptions, seconds: float) -> loads.LoadTerms:
-    return loads.LoadTerms(seconds, options.warm_up, "poisson", 2, options.generator.seed)
+def _base(options: MlperfOptions, seconds: float) -> Load:
+    return Load(seconds, options.warm_up, seed=options.generator.seed)
 
 
 def _load(options: MlperfOptions, rate: float | None) -> Load:
     seconds = options.duration or (mlperf_options.QUICK_S if options.quick else FULL_S)
     if rate is not None:
-        return _terms(options, seconds).open(f"{rate:f}")
+        return loads.open_load(_base(options, seconds), f"{rate:f}")
     users = (options.users or OFFLINE_USERS) if options.scenario == "offline" else 1
-    return Load(seconds, options.warm_up, users, seed=options.generator.seed)
+    return replace(_base(options, seconds), users=users)
 
 
 def _checked(options: MlperfOptions) -> MlperfOptions:
