@@ -18,7 +18,7 @@ TITLES: Final[Mapping[Protocol, str]] = {
     "oip_grpc": "OIP gRPC",
     "oip_http": "OIP HTTP binary",
     "oip_json": "OIP HTTP JSON",
-    "openai": "OpenAI chat",
+    "openai": "OpenAI",
 }
 # Default number of gRPC connections. With a single one, the server's work for that connection would limit the rate.
 GRPC_CONNECTIONS: Final = 4
