@@ -199,11 +199,12 @@ def serving_http(app: FastAPI, tls: ServerTls | None = None) -> Iterator[int]:
     options = tls.options() if tls else {}
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False, **options)
     listening = config.bind_socket()
+    listening.listen()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="http")
     thread.start()
     try:
-        # The socket listens already: a connection made before the loop runs waits in the backlog.
+        # A connection made before the loop runs waits in the backlog.
         yield int(listening.getsockname()[1])
     finally:
         server.should_exit = True

@@ -101,6 +101,7 @@ def labels_of(file: Path, replicas: Replicas, apply: Apply = "reload", patience_
         ("grpcs://a.example:8500", Place("grpcs://a.example:8500")),
         ("dns:a.example:8500", Place("a.example:8500", is_dns=True)),
         ("dns:grpcs://a.example:8500", Place("grpcs://a.example:8500", is_dns=True)),
+        ("dns:http://a.example:8501", Place("http://a.example:8501", is_dns=True)),
     ],
 )
 def test_an_address_is_parsed(text: str, place: Place) -> None:

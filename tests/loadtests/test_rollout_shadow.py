@@ -153,6 +153,7 @@ def test_a_canary_that_is_slow_on_one_replica_never_reaches_users(
     detail = report["steps"][-2]["detail"]
     assert f"{slow}: failed: p50 " in detail
     assert f"{fleet[0].address}: " in detail
+    assert "requests of users are unknown: 0 of 2 replicas have a known metrics page" in detail
     assert "By replica" in page.read_text()
     assert nothing_moved(fleet)
 
