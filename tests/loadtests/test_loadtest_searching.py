@@ -10,7 +10,7 @@ from tpuserve_loadtests.judgement.run import Rules
 from tpuserve_loadtests.judgement.search import GeneratorLimit, Interrupted, Outcome, Probe, Trials, search_rates
 from tpuserve_loadtests.judgement.threshold import Lines, Threshold
 from tpuserve_loadtests.measurement.measured import Measured
-from tpuserve_loadtests.measurement.recorder import Recorder
+from tpuserve_loadtests.measurement.recorder import Delivery, Recorder
 from tpuserve_loadtests.monitoring.server_side import Seen
 from tpuserve_loadtests.monitoring.watched import Watched
 
@@ -153,6 +153,19 @@ def test_an_objective_judges_the_lines_that_it_selects(objective: str, found: st
     probe = trials.attempt(200)
     assert probe.holds is not bool(found)
     assert found in probe.reason
+
+
+@pytest.mark.parametrize(("objective", "holds"), [((), False), (("error_rate<=1%",), True)])
+def test_a_rate_with_a_wrong_response_does_not_hold(objective: tuple[str, ...], holds: bool) -> None:
+    def run(load: Load) -> Measured:
+        measured = simulated(load)
+        measured.recorder.record("grpc", 0.5, 0.51, "wrong response: not y", Delivery(compared=True, wrong=True))
+        return measured
+
+    gates = tuple(Threshold.parse(text).opposite for text in ("p99<=40ms", *objective))
+    probe = trials_of(run, Load(10, 0), Rules(gates)).attempt(100)
+    assert probe.holds is holds
+    assert holds or "1 wrong response; 1 failed, most frequent error: wrong response: not y" in probe.reason
 
 
 def test_a_trial_lasts_until_the_percentile_of_a_rare_line_can_be_told() -> None:

@@ -371,7 +371,8 @@ class Trials:
         """Return the result of each objective, for each part that it judges.
 
         Adds the run to the `samples` of percentiles by objective and part, which decide about them. As in `run`, an
-        objective of all requests is also missed by a part that breaks it with 99 % confidence.
+        objective of all requests is also missed by a part that breaks it with 99 % confidence. Without an objective for
+        failures, a wrong response is one that is missed.
         """
         lines, found = self.rules.lines, []
         for gate, objective in zip(self.rules.gates, self.rules.objectives, strict=True):
@@ -379,6 +380,9 @@ class Trials:
             if all(answer is not Answer.MISSED for answer, _ in answers):
                 answers += [(Answer.MISSED, _answer(objective, part, {})[1]) for part in lines.broken(gate, measured)]
             found += answers
+        wrong = measured.total.wrong
+        if wrong and not any(gate.metric in ("error_rate", "wrong", "wrong_rate") for gate in self.rules.gates):
+            found.append((Answer.MISSED, counted(wrong, "wrong response")))
         return found
 
     def _load(self, rate_per_s: float) -> Load:
