@@ -72,6 +72,8 @@ def chatting(fault: str = "") -> Iterator[ChatServer]:
         server.times_s.append(times_s)
         if fault == "status":
             return JSONResponse({"error": "overloaded"}, 503)
+        if fault == "no reason":
+            return Response(status_code=503)
         if fault == "page":
             return Response(PAGE)
         server.paths.append(request.url.path)
@@ -167,6 +169,7 @@ def test_a_line_that_is_no_prompt_is_refused(tmp_path: Path) -> None:
         ("error", "wrong response: the stream has an error: {'message': 'out of memory'}"),
         ("page", "wrong response: the stream ended before [DONE]"),
         ("status", "HTTP 503: overloaded"),
+        ("no reason", "HTTP 503"),
     ],
 )
 def test_a_stream_that_is_no_completion_is_a_failure(fault: str, message: str) -> None:

@@ -66,11 +66,11 @@ class Sender(Protocol):
 
 
 class HttpError(Exception):
-    """Error for every HTTP status except 200. `reason` is the server's message."""
+    """Error for every HTTP status except 200. `reason` is the server's message, which may be empty."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status, self.reason = status, _reason(body)
-        super().__init__(f"HTTP {status}: {self.reason}")
+        super().__init__(f"HTTP {status}: {self.reason}" if self.reason else f"HTTP {status}")
 
 
 class GrpcSender:
