@@ -65,7 +65,7 @@ def test_successful_predictions_are_listed_by_api(metrics: PrometheusMetrics) ->
     request(metrics, "Predict", "rest", Code.INVALID_ARGUMENT)
     with users(metrics) as found:
         usage = found.usage()
-    assert sorted(usage, key=lambda each: each.api) == [
+    assert sorted(usage or [], key=lambda each: each.api) == [
         Usage("Classify over REST", 2, None),
         Usage("OIP HTTP binary", 1, "oip_http"),
         Usage("gRPC", 1, "grpc"),
@@ -73,6 +73,8 @@ def test_successful_predictions_are_listed_by_api(metrics: PrometheusMetrics) ->
 
 
 def test_requests_beyond_the_own_ones_are_those_of_users(metrics: PrometheusMetrics) -> None:
+    with users(metrics) as found:
+        assert found.usage() == []
     request(metrics)  # before the load
 
     def load() -> Measured:
@@ -92,7 +94,7 @@ def test_requests_beyond_the_own_ones_are_those_of_users(metrics: PrometheusMetr
 def test_a_page_without_versions_leaves_the_requests_of_users_unknown(metrics: PrometheusMetrics) -> None:
     request(metrics)
     with users(metrics, upstream_page) as found:
-        assert found.usage() == []
+        assert found.usage() is None
         _, traffic = found.during(NEW, lambda: own_load(1))
     assert "requests of users are unknown: the servers do not count requests by protocol and version" in str(traffic)
 

@@ -152,8 +152,10 @@ class Gates:
     def _usage_words(self) -> list[str]:
         """Describe the APIs that users call, and those of the load that they do not."""
         usage = self.stage.usage
-        if not usage:
+        if usage is None:
             return []
+        if not usage:
+            return ["users have sent no request"]
         used = [f"{counted(each.requests, 'request')} over {each.api}" for each in usage]
         unused = [TITLES[each] for each in self.stage.new.protocols if each not in {one.protocol for one in usage}]
         unloaded = [each.api for each in usage if each.protocol is None]

@@ -68,7 +68,7 @@ class Stage:
 
     `where` names the servers in messages. `replicas` returns the addresses of all of them, of both ports. If
     `is_spread`, every load takes turns among them. Otherwise, it uses a side's addresses. `usage` lists the APIs that
-    users call, and is empty if it is unknown.
+    users call, and is None if they are unknown.
     """
 
     live: Side
@@ -79,7 +79,7 @@ class Stage:
     moves: Sequence[Move]
     where: str
     user_requests: UserRequests
-    usage: Sequence[Usage] = ()
+    usage: Sequence[Usage] | None = None
     replicas: Callable[[], tuple[str, ...]] = tuple
     is_spread: bool = False
 
@@ -222,7 +222,8 @@ def open_servers(
     _check_credentials(options, live, replicas)
     rest = RestPorts(options, rest_places)
     user_requests = UserRequests(model, lambda: rest.pages(len(replicas.services())), rest.access_of_page)
-    usage, addresses = _with_used(options, user_requests.usage())
+    known = user_requests.usage()
+    usage, addresses = _with_used(options, known or [])
     rest.check(len(replicas.services()), addresses)
     specs = (
         targets.find_spec(model, live, None),
@@ -240,7 +241,7 @@ def open_servers(
         labels.moves((options.canary, options.stable), options.new),
         _where(address, tuple(replicas.services()), is_spread=is_spread),
         user_requests,
-        usage,
+        None if known is None else usage,
         lambda: (*replicas.responding(model), *rest.responding()),
         is_spread,
     )

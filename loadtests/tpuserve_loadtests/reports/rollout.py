@@ -84,7 +84,7 @@ def _document(outcome: RolloutOutcome) -> Document:
         "replicas": [asdict(state) for state in outcome.replicas],
         "metrics": [asdict(one) | {"verdict": one.verdict} for one in outcome.findings.metrics],
         "protocols": list(outcome.findings.loaded),
-        "usage": [asdict(each) for each in outcome.findings.usage],
+        "usage": None if outcome.findings.usage is None else [asdict(each) for each in outcome.findings.usage],
         "canary_users": outcome.findings.user_traffic and asdict(outcome.findings.user_traffic),
         "started_at": outcome.started_at,
         "steps": [asdict(step) for step in outcome.steps],
@@ -150,7 +150,7 @@ def _let_pass(outcome: RolloutOutcome) -> list[str]:
         found.append("shadow: inconclusive, the new version may be worse (accepted by --unclear)")
     if soak is not None and not soak.run.generator.trusted:
         found.append("soak: the load generator was the limit (accepted by --generator-limit)")
-    if unloaded := [each.api for each in outcome.findings.usage if each.protocol is None]:
+    if unloaded := [each.api for each in outcome.findings.usage or () if each.protocol is None]:
         found.append(f"users call {', '.join(unloaded)}, which no load sends")
     return found
 
@@ -201,13 +201,14 @@ def _labels(outcome: RolloutOutcome) -> list[Row]:
 
 def _protocols(found: Findings) -> list[Row]:
     """List the protocols of the loads, and then the other APIs that users call."""
-    by_protocol = {each.protocol: f"{each.requests:,}" for each in found.usage}
-    absent = "none" if found.usage else "unknown"
+    usage = found.usage or ()
+    by_protocol = {each.protocol: f"{each.requests:,}" for each in usage}
+    absent = "unknown" if found.usage is None else "none"
     loaded = [
         Row(TITLES[each], [by_protocol.get(each, absent), "parity and shadow" if is_oip(each) else "all"])
         for each in found.loaded
     ]
-    others = [Row(each.api, [f"{each.requests:,}", "none"], good=False) for each in found.usage if not each.protocol]
+    others = [Row(each.api, [f"{each.requests:,}", "none"], good=False) for each in usage if not each.protocol]
     return [*loaded, *others]
 
 

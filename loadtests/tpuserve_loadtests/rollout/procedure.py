@@ -191,8 +191,8 @@ class Rollout:
 class Findings:
     """The results of the gates, which fill them in; None for a gate that did not run or could not finish.
 
-    `metrics` are those that both exports measured on labelled rows. `usage` lists the APIs that users call, as far as
-    it is known, and `loaded` the protocols of the shadow. `user_traffic` is that of users to the canary.
+    `metrics` are those that both exports measured on labelled rows. `usage` lists the APIs that users call, or is None
+    if they are unknown, and `loaded` the protocols of the shadow. `user_traffic` is that of users to the canary.
     """
 
     parity: Parity | None = None
@@ -200,7 +200,7 @@ class Findings:
     canary: RunOutcome | None = None
     soak: SoakOutcome | None = None
     metrics: Sequence[ComparedMetric] = ()
-    usage: Sequence[Usage] = ()
+    usage: Sequence[Usage] | None = None
     loaded: Sequence[Protocol] = ()
     user_traffic: UserTraffic | None = None
 

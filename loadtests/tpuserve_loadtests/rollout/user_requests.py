@@ -67,12 +67,12 @@ class UserRequests:
         self._urls = urls
         self._access_of = access_of
 
-    def usage(self) -> list[Usage]:
-        """Return the APIs that the model's users have called, or nothing if the pages do not show them."""
+    def usage(self) -> list[Usage] | None:
+        """Return the APIs that the model's users have called, or None if the pages do not show them."""
         try:
             page = self._page()
         except NoPage:
-            return []
+            return None
         found = []
         for port, title in _PORTS.items():
             counts = page.totals(_REQUESTS, "method", [{"model_name": self._model, "protocol": port, "code": "OK"}])
