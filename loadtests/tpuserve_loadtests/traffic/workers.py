@@ -3,7 +3,6 @@
 The coordinator measures nothing. It sends the target and the loads to workers, and merges their records.
 """
 
-import logging
 import math
 import subprocess
 import sys
@@ -98,7 +97,6 @@ class Workers:
 
     def __init__(self, target: Target, crew: Crew) -> None:
         """Block until all workers are connected. Raises CannotListen and WorkersFailed."""
-        logging.basicConfig(level=logging.ERROR)  # Locust logs its own warnings to the root logger
         self.interrupted, self.hurried = Event(), Event()
         self._target = target
         self.lines = tuple(line.name for line in target.workload.lines)
