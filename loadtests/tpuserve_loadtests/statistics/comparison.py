@@ -13,7 +13,7 @@ each figure has an upper limit with 95 % confidence. All figures must pass, so t
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -182,7 +182,9 @@ def compare(rounds: Sequence[Round], least_effect: float = LEAST_EFFECT, *, is_o
     tenths = [found.pop(name) for name in _tenths() if name in found]
     omitted = [name for name in logs if name not in known and name not in _tenths()]
     omitted += [name for name, figure in found.items() if _is_vague(figure)]
-    figures = [*(figure for name, figure in found.items() if name not in omitted), *_distribution(tenths)]
+    figures = [figure for name, figure in found.items() if name not in omitted]
+    is_unclear = any(figure.verdict is Verdict.UNCLEAR for figure in figures)
+    figures += _distribution(tenths, may_be_unclear=is_unclear)
     shares = _failure_shares(rounds, confidence)
     failures = None if shares is None else judge_failures(shares)
     of_rate = _ratio(rate, confidence) if np.isfinite(rate).all() else None
@@ -292,18 +294,21 @@ def _verdict(name: str, ratio: Ratio, at_worst: float, least: float) -> Verdict:
     return Verdict.UNCLEAR if at_worst > 1 + _UNCLEAR_FROM * (least - 1) else Verdict.SAME
 
 
-def _distribution(tenths: Sequence[Figure]) -> Iterable[Figure]:
+def _distribution(tenths: Sequence[Figure], *, may_be_unclear: bool) -> list[Figure]:
     """Return the tenth that is surest to be worse, else to be better, else the one that differs most.
 
-    A tenth is never unclear, because the percentiles decide how much must be known.
+    A tenth alone is not unclear, because the other figures decide how much must be known.
     """
     worse = [each for each in tenths if each.verdict is Verdict.WORSE]
     better = [each for each in tenths if each.verdict is Verdict.BETTER]
     if worse or better:
         shown = max(worse, key=lambda each: each.ratio.low) if worse else min(better, key=lambda each: each.ratio.high)
         return [replace(shown, name=DISTRIBUTION, part=shown.name)]
-    same = sorted(tenths, key=lambda each: abs(math.log(each.ratio.ratio)))[-1:]
-    return [replace(each, name=DISTRIBUTION, part=each.name, verdict=Verdict.SAME) for each in same]
+    most = sorted(tenths, key=lambda each: abs(math.log(each.ratio.ratio)))[-1:]
+    return [
+        replace(each, name=DISTRIBUTION, part=each.name, verdict=each.verdict if may_be_unclear else Verdict.SAME)
+        for each in most
+    ]
 
 
 def _failure_shares(rounds: Sequence[Round], confidence: float) -> Difference | None:

@@ -172,6 +172,14 @@ def test_figure_that_may_be_three_least_effects_worse_is_unclear() -> None:
     assert (stricter.verdict, verdicts(stricter)["p99"]) == (Verdict.UNCLEAR, Verdict.UNCLEAR)
 
 
+def test_distribution_of_very_different_rounds_is_not_called_the_same() -> None:
+    random = np.random.default_rng(6)
+    runs = [sample(latencies_us(random, 5_000 * random.lognormal(0, 0.5))) for _ in range(2 * ROUNDS)]
+    comparison = compare([Round(a, b) for a, b in zip(runs[::2], runs[1::2], strict=True)])
+    assert verdicts(comparison)["p50"] is Verdict.UNCLEAR
+    assert verdicts(comparison)["distribution"] is Verdict.UNCLEAR
+
+
 def test_better_figure_does_not_outweigh_an_unclear_one() -> None:
     ratio = Ratio(1.0, 1.0, 1.0, 0.9, 1.1)
     better = Figure("p50", ratio, Verdict.BETTER, scarce=False)
