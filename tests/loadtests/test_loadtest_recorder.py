@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import msgpack  # type: ignore[import-untyped]  # ships no annotations
 import pytest
 
-from tpuserve_loadtests.arrivals.load import Load
+from tpuserve_loadtests.arrivals.load import Load, RateProfile
 from tpuserve_loadtests.measurement.measured import Measured
 from tpuserve_loadtests.measurement.recorder import MAX_DISTINCT_ERRORS, OTHER_ERRORS, Recorder, Tally
 
@@ -127,7 +129,10 @@ def test_a_run_is_stable_if_its_end_is(slowdown: float, stable: bool) -> None:
     for number in range(1000):
         latency_s = 0.01 * slowdown ** (number // 200)
         recorder.record("grpc", 2 + number / 100, 2 + number / 100 + latency_s, None)
-    assert measured(recorder).stable is stable
+    found = measured(recorder)
+    assert found.stable is stable
+    ramp = replace(LOAD, users=0, profile=RateProfile.parse("50..200", LOAD.seconds))
+    assert replace(found, load=ramp).stable is None  # it is to change
 
 
 def test_a_condensed_run_has_the_same_totals_in_one_window() -> None:

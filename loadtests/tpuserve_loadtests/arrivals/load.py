@@ -164,6 +164,11 @@ class Load:
         return not self.users
 
     @property
+    def is_level(self) -> bool:
+        """Whether the load is the same all the time, so that changes of the figures have another reason."""
+        return not self.trace and (self.profile is None or self.profile.is_level)
+
+    @property
     def total_s(self) -> float:
         """The duration in seconds, with the warm-up."""
         return self.warm_up_s + self.seconds

@@ -72,11 +72,11 @@ class Measured:
     def stable(self) -> bool | None:
         """Whether the run's last three fifths agree within 10 % in median latency and, if closed, throughput.
 
-        None if unknown. An open load's throughput is set by its schedule, and random.
+        None if unknown, or if the rate is to change. An open load's throughput is set by its schedule, and random.
         """
         windows = self._complete_windows()
         size = max(len(windows) // _PARTS, 1)
-        if self.stopped or len(windows) < _PARTS:
+        if self.stopped or not self.load.is_level or len(windows) < _PARTS:
             return None
         parts = [windows[start : start + size] for start in range(0, size * _PARTS, size)]
         rates = [float(sum(window.completed.total() for window in part)) for part in parts]
@@ -94,10 +94,9 @@ class Measured:
 
         A rate that changes has no start that differs from the rest without a reason.
         """
-        is_level = not self.load.trace and (self.load.profile is None or self.load.profile.is_level)
         # The windows of merged segments overlay each other.
         is_merged = self.span_s > self.load.seconds
-        if self.stopped or is_merged or not is_level:
+        if self.stopped or is_merged or not self.load.is_level:
             return 0.0
         windows = [self._merged([window]).histogram.mean_us() for window in self._complete_windows()]
         return windows_to_drop(windows) * self.recorder.window_s

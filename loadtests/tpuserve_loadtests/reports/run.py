@@ -248,7 +248,8 @@ def checks_table(outcome: RunOutcome) -> Table:
     generator, measured = outcome.generator, outcome.measured
     cores = ", ".join(f"{used:.2f}" for used in generator.cores)
     lag = "" if generator.lag_p99_ms is None else f", p99 of the send delay {milliseconds(generator.lag_p99_ms)}"
-    settled = {True: "✓ yes", False: "no", None: "too short"}[measured.stable]
+    unknown = "too short" if measured.load.is_level else "the rate changes"
+    settled = {True: "✓ yes", False: "no", None: unknown}[measured.stable]
     total = outcome.total
     values = total.wrong - total.malformed
     compared = f"{values:,} of {total.checked:,}"
