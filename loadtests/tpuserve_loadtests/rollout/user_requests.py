@@ -103,7 +103,9 @@ class UserRequests:
         methods = {*_OTHERS, *(method for _, method in _LOADED)}
         requests = counted.total(_REQUESTS, [{**labels, "method": method} for method in methods])
         failed = counted.total(_FAILED, [{**labels, "method": method, "fault": "server"} for method in methods])
-        return measured, UserTraffic(max(round(requests or 0) - sent, 0), max(round(failed or 0) - own.failures, 0))
+        # The server answered the wrong responses without a failure.
+        own_failed = own.failures - own.wrong
+        return measured, UserTraffic(max(round(requests or 0) - sent, 0), max(round(failed or 0) - own_failed, 0))
 
     def _page(self) -> Page:
         pages = []
