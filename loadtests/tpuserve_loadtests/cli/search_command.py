@@ -41,7 +41,7 @@ def search(options: SearchOptions) -> None:
         targets.generating(target, options.generator) as runs,
         monitoring.watch_server(options.server, options.metrics, traffic.specs, options.server_pid, energy) as server,
     ):
-        searched = search_rate(runs, server, loads.base_load(options), within, rules)
+        searched = search_rate(runs, len(target.workload.lines), server, loads.base_load(options), within, rules)
     searched = replace(searched, rows=target.workload.rows, price=options.price)
     report = search_report(traffic.title, searched, rules.objectives, files.describe_settings(target))
     files.publish(report, options.files, as_json=options.as_json)
@@ -69,17 +69,20 @@ _FIRST_S = 2.0
 
 def search_rate(
     runs: Runs,
+    lines: int,
     server: ServerWatch,
     base: Load,
     within: RangeOptions,
     rules: Rules,
 ) -> Searched:
+    """Search the highest rate that holds, after a first load with a user for each of `lines`. Blocks for the loads."""
+
     def run(load: Load) -> Watched:
         load, hopeless = rules.watched(load)
         return loads.run_watched(runs, server, load, hopeless.why, "Trying for")
 
     trials = Trials(run, loads.open_load(base, "1"), rules, on_probe=_report)
-    first = Load(_FIRST_S, min(base.warm_up_s, _FIRST_S), users=len(runs.lines))
+    first = Load(_FIRST_S, min(base.warm_up_s, _FIRST_S), users=lines)
     try:
         alone = loads.run_watched(runs, server, first, title="Single user, for")
         if missed := trials.begin(alone):

@@ -47,7 +47,7 @@ def mlperf(options: MlperfOptions) -> None:
         targets.generating(target, options.generator) as runs,
         monitoring.watch_server(server, options.metrics, [spec], energy=energy) as watch,
     ):
-        searched = _search(runs, watch, options) if options.is_searched else None
+        searched = _search(runs, len(target.workload.lines), watch, options) if options.is_searched else None
         rate = options.target_qps if searched is None else _found_rate(searched, target, str(spec), options)
         watched, result = _measure(runs, watch, scenario, target.workload.rows, rate, options)
     outcome = MlperfOutcome(result, watched, options.quick, searched, target.workload.rows, options.price)
@@ -82,9 +82,10 @@ def _measure(
     return watched, result
 
 
-def _search(runs: Runs, server: ServerWatch, options: MlperfOptions) -> Searched:
+def _search(runs: Runs, lines: int, server: ServerWatch, options: MlperfOptions) -> Searched:
     return search_rate(
         runs,
+        lines,
         server,
         _base(options, mlperf_options.QUICK_S),
         RangeOptions(None, HIGHEST, PRECISION),

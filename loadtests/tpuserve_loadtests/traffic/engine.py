@@ -30,7 +30,6 @@ class Engine:
         _allow_many_connections()
         _keep_modules_out_of_collections()
         self._share = share
-        self.lines = tuple(line.name for line in target.workload.lines)
         self._counted = target.workload.counted
         self._order = target.workload.order
         self._checks = target.checks

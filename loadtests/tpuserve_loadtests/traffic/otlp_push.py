@@ -117,7 +117,7 @@ class PushedRuns:
 
     def __init__(self, runs: Runs, push: OtlpPush) -> None:
         self._runs, self._push = runs, push
-        self.interrupted, self.hurried, self.lines = runs.interrupted, runs.hurried, runs.lines
+        self.interrupted, self.hurried = runs.interrupted, runs.hurried
 
     def run(self, load: Load, watch: Watch) -> Measured:
         def update_and_watch(elapsed_s: float, counts: Counts) -> str:

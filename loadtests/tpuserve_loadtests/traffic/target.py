@@ -81,7 +81,6 @@ class Runs(Protocol):
 
     interrupted: Event
     hurried: Event
-    lines: tuple[str, ...]
 
     def run(self, load: Load, watch: Watch) -> Measured: ...
 

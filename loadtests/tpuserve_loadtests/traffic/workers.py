@@ -99,7 +99,6 @@ class Workers:
         """Block until all workers are connected. Raises CannotListen and WorkersFailed."""
         self.interrupted, self.hurried = Event(), Event()
         self._target = target
-        self.lines = tuple(line.name for line in target.workload.lines)
         self._counted = target.workload.counted
         self._expected = crew.local + crew.remote
         # Names for messages by names on the wire, in the order of shares.
