@@ -94,11 +94,13 @@ def pytest_runtest_setup() -> None:
         gc.freeze()
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def _ignored_signals() -> set[signal.Signals]:
     return {each for each in STOP_SIGNALS if signal.getsignal(each) == signal.SIG_IGN}
 
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Those that this process was started to ignore.
 IGNORED_SIGNALS = _ignored_signals()
 

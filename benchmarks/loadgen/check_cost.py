@@ -41,13 +41,13 @@ def checks(seconds: int, rounds: int) -> None:
                             bench.with_checks(protocol, values, ("off", *_RESPONSES.values())) for _ in range(rounds)
                         ]
                         for number, name in enumerate(_RESPONSES, 1):
-                            cells = (protocol, str(values), name, *_shares([(each[0], each[number]) for each in turns]))
+                            cells = (protocol, str(values), name, *shares([(each[0], each[number]) for each in turns]))
                             click.echo(f"| {' | '.join(cells)} |")
         except (ServerDied, ToolFailed) as error:
             raise click.ClickException(str(error)) from None
 
 
-def _shares(pairs: Sequence[tuple[Turn, Turn]]) -> tuple[str, str]:
+def shares(pairs: Sequence[tuple[Turn, Turn]]) -> tuple[str, str]:
     """Return the medians of the rate and of the requests per CPU-second, relative to those without checks."""
     rate = median(checked.rate_per_s / plain.rate_per_s for plain, checked in pairs)
     cpu = median(plain.cpu_s_per_1000 / checked.cpu_s_per_1000 for plain, checked in pairs)

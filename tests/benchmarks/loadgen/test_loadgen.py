@@ -6,6 +6,7 @@ from rich.console import Console
 
 from benchmarks.harness.targets import Protocol, echoes
 from benchmarks.loadgen.body import grpc_answer
+from benchmarks.loadgen.check_cost import shares
 from benchmarks.loadgen.loadgen import CLOSED, OPEN, PLAIN, UNCHECKED, Bench, Turn, lines, print_lines
 from tests.support.certificates import Authority
 from tests.support.optional import needs
@@ -91,3 +92,9 @@ def test_every_generator_is_answered_by_the_echo(protocol: Protocol, tls: bool, 
         assert turn.requests > 32  # each user sent a second request after its first response
         assert turn.failures == 0
         assert turn.cpu_s > 0
+
+
+def test_shares_of_checks_are_those_of_a_load_without_them() -> None:
+    plain = Turn("grpc", CLOSED, requests=1000, failures=0, seconds=1.0, cpu_s=0.5)
+    checked = Turn("grpc", CLOSED, requests=800, failures=0, seconds=1.0, cpu_s=0.5)
+    assert shares([(plain, checked)]) == ("0.80", "0.80")
