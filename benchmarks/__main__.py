@@ -16,6 +16,7 @@ BENCHMARKS: Final = {
     "load_reports": "overhead.load_reports",
     "codecs": "codecs.codecs",
     "large": "large.large",
+    "recommender": "recommender.recommender",
     "observation": "observation.observation",
     "scrapes": "observation.scrapes",
     "access": "access.access",

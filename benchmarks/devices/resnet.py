@@ -72,6 +72,10 @@ class SessionLoop:
         """Return the rows per second with batches of `rows`."""
         return float(self._exchange(f"{rows} {seconds}"))
 
+    def figures(self, rows: int, seconds: float) -> tuple[float, ...]:
+        """Return all figures of a program that prints several."""
+        return tuple(map(float, self._exchange(f"{rows} {seconds}").split()))
+
     def wait_until_ready(self) -> None:
         """Block until the version is loaded."""
         self._exchange(None)
@@ -89,9 +93,9 @@ class SessionLoop:
 
 @contextmanager
 def loop_process(program: str, *arguments: str) -> Iterator[SessionLoop]:
-    """Run a loop program of benchmarks/devices for the duration of the block."""
+    """Run a loop program for the duration of the block: a file of benchmarks/devices, or an absolute path."""
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name(program)), *arguments],
+        [sys.executable, str(Path(__file__).parent / program), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -162,11 +162,11 @@ def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]
     ports = {"rest": free_port(), "grpc": free_port()}
     program = [str(environments.python(subject.environment)), str(PROGRAMS / subject.environment / subject.program)]
     command = [*program, str(version), *map(str, ports.values())]
-    with started(command, scratch / f"{subject.name}.log", _environment(subject.environment, scratch)) as tree:
+    with started(command, scratch / f"{subject.name}.log", peer_environment(subject.environment, scratch)) as tree:
         yield Serving(subject, tree, ports)
 
 
-def _environment(name: str, scratch: Path) -> dict[str, str]:
+def peer_environment(name: str, scratch: Path) -> dict[str, str]:
     """Return the environment of a peer's program, without our own packages and without usage reports."""
     programs = environments.python(name).parent
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
