@@ -28,7 +28,7 @@ from benchmarks.harness.process_tree import ServerDied, exit_on_sigterm
 from benchmarks.harness.turns import in_turn
 from benchmarks.loadgen.loadtest_search import loadtest
 from benchmarks.recommender.dlrm import SHAPES, requests
-from benchmarks.recommender.servers import (
+from benchmarks.recommender.subjects import (
     NAME,
     SUBJECTS,
     WIRES,
@@ -124,7 +124,7 @@ class Results:
 @contextlib.contextmanager
 def loops(subjects: Sequence[Subject], bases: Mapping[Source, Path], plan: Plan) -> Iterator[dict[str, SessionLoop]]:
     """Start a loop for each runtime of the subjects, for the duration of the block."""
-    program = str(Path(__file__).with_name("loop.py"))
+    program = str(Path(__file__).with_name("model_loop.py"))
     with contextlib.ExitStack() as running:
         yield {
             runtime: running.enter_context(loop_process(program, runtime, str(bases[source] / "1"), plan.shape))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.recommender import flax_model, keras_model
 from benchmarks.recommender.dlrm import SCORE, SHAPES, requests, scores, weights
-from benchmarks.recommender.servers import Source, export_options
+from benchmarks.recommender.subjects import Source, export_options
 from tests.e2e.running_server import run_server
 from tests.exporter.conftest import Finished
 from tpuserve_client import Client

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.recommender.dlrm import SHAPES, requests
 from benchmarks.recommender.recommender import Turn, read_turn
-from benchmarks.recommender.servers import NAME
+from benchmarks.recommender.subjects import NAME
 from tpuserve_client.exchange import Exchange, PredictCall
 from tpuserve_client.grpc_wire import GrpcWire
 from tpuserve_client.model import ModelSpec

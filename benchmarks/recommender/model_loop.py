@@ -1,7 +1,7 @@
 """Upper bound of the recommender: the server's own executor runs batches in a loop, without a server.
 
-`loop.py tensorflow|pjrt VERSION_DIR SHAPE` prints `ready`. For each line `ROWS SECONDS` on standard input, it prints
-milliseconds of a batch of ROWS rows: the mean, the p99 and the CPU of this process. Each batch has other items.
+`model_loop.py tensorflow|pjrt VERSION_DIR SHAPE` prints `ready`. For each line `ROWS SECONDS` on standard input, it
+prints milliseconds of a batch of ROWS rows: the mean, the p99 and the CPU of this process. Each batch has other items.
 """
 
 import os

@@ -36,7 +36,7 @@ _OIP: Final = ("OIP, gRPC", "OIP, HTTP, binary")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A server with a version. `runtime` names the loop of loop.py with the same program."""
+    """A server with a version. `runtime` names the loop of model_loop.py with the same program."""
 
     name: str
     title: str
