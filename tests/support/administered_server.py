@@ -1,6 +1,6 @@
 """The front-ends with administration on a core that loads: gRPC's methods and REST's application, without a host."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -18,7 +18,7 @@ from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.serving.service import ModelAccess
 from tpuserve_server.core.terms.deadline import Deadline
-from tpuserve_server.core.terms.types import Signature, State
+from tpuserve_server.core.terms.types import Signature, State, Tensors
 from tpuserve_server.observe.metrics.live_measurements import version_statistics
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.protocols.oip.administration import Administration
@@ -42,6 +42,8 @@ class BatchingLoader(GatedLoader):
         self.sizes: tuple[int, ...] = (1, 2, 4)
         self.by_name: dict[str, Signature] = {}
         self.labels: tuple[str, ...] = ()
+        # Called before each run of a servable.
+        self.on_inputs: Callable[[Tensors], object] = lambda inputs: None
         # Bound of the response cache of each model; 0 for no cache.
         self.cache_bytes = 0
         self._caches = ResponseCaches()
@@ -49,6 +51,7 @@ class BatchingLoader(GatedLoader):
     def load(self, aspired: AspiredVersion) -> LoadedVersion:
         super().load(aspired)
         servable = FakeServable(self.by_name) if self.by_name else FakeServable()
+        servable.on_inputs = self.on_inputs
         parameters = aspired.batching or UNSET_PARAMETERS
         options = {"serving_default": parameters.options(self.sizes)} if self.sizes else {}
         batcher = Batcher(
@@ -79,18 +82,19 @@ class AdministeredServer:
         cache_bytes: int = 0,
         server_name: str = SERVER_NAME,
         access: ModelAccess | None = None,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
         self.metrics = PrometheusMetrics()
         self.loader = BatchingLoader(self.metrics)
         self.loader.cache_bytes = cache_bytes
         self.house = House(root, initial=("a", "b"), loader=self.loader, metrics=self.metrics, access=access)
-        self.regions = SharedMemoryRegions(SharedMemoryOptions(prefixes), MAX_REQUEST_BYTES)
+        self.regions = SharedMemoryRegions(SharedMemoryOptions(prefixes), max_request_bytes)
         service = self.house.service
         statistics = partial(version_statistics, self.metrics)
         models = self.house.models if changes else None
         administration = Administration(service, CLOCK, statistics, self.regions, models, server_name)
         self.rpc = rpc_table(service, self.metrics, CLOCK, administration=administration)
-        self._rest = rest_app(
+        self.rest = rest_app(
             service, self.metrics, CLOCK, self.metrics.render, RestOptions(), administration=administration
         )
 
@@ -136,6 +140,6 @@ class AdministeredServer:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
-        transport = httpx.ASGITransport(self._rest)
+        transport = httpx.ASGITransport(self.rest)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.request(method, path, json=body, content=content, headers=headers)

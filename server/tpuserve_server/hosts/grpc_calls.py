@@ -40,7 +40,15 @@ from tpuserve_server.protocols.control import asgi_client
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 from tpuserve_server.protocols.interruption import INTERVAL_S, Interruption, Interruptions
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
-from tpuserve_server.protocols.rpc import CallContext, GuardedTable, GuardedUnary, StreamHandler, Trailers, UnaryHandler
+from tpuserve_server.protocols.rpc import (
+    CallContext,
+    GuardedMethod,
+    GuardedTable,
+    GuardedUnary,
+    StreamHandler,
+    Trailers,
+    UnaryHandler,
+)
 from tpuserve_server.protocols.timing import TIMING_REQUEST_HEADER, wants_timing
 
 if TYPE_CHECKING:
@@ -137,7 +145,7 @@ class GrpcOverAsgi:
                     first = await receive()
                     request = whole_message(first, self._limit(method.max_message_bytes))
                 if request is None:
-                    request = await self._frames(scope, headers, receive, method.max_message_bytes).only(first)
+                    request = await self._frames(scope, headers, receive, method).only(first)
                 reply = await self._unary(handle, path, context, request, receive, task)
                 if isinstance(reply, bytes) and len(reply) > SMALL_BYTES:
                     self._sending.check_room(scope.get("client"), len(reply))
@@ -145,7 +153,7 @@ class GrpcOverAsgi:
             respond = await method.admit(context)
             interruption = Interruption(self._interruptions, receive, task)
             # The interruption reads ahead to notice a disconnect.
-            frames = self._frames(scope, headers, interruption.receive, method.max_message_bytes)
+            frames = self._frames(scope, headers, interruption.receive, method)
             check_room = partial(self._sending.check_room, scope.get("client"))
             response = _StreamedResponse(send, check_room, path, trailers)
             await self._stream(respond, context, frames, interruption, response, task)
@@ -154,11 +162,12 @@ class GrpcOverAsgi:
             return failure_of(error, path, trailers)
 
     def _frames(
-        self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", limit_bytes: int | None
+        self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", method: GuardedMethod
     ) -> FrameReader:
         encoding = headers.get(b"grpc-encoding", b"identity")
         begin_upload = partial(self._receiving.begin, scope.get("client"))
-        return FrameReader(receive, self._limit(limit_bytes), encoding, begin_upload)
+        limit_bytes = self._limit(method.max_message_bytes)
+        return FrameReader(receive, limit_bytes, encoding, begin_upload, method.find_contents)
 
     def _limit(self, limit_bytes: int | None) -> int:
         return self._max_message_bytes if limit_bytes is None else min(limit_bytes, self._max_message_bytes)

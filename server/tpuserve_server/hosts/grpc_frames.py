@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tpuserve_server.core.serving.receiving import Upload
-from tpuserve_server.core.system.byte_parts import ByteParts
+from tpuserve_server.core.system.byte_parts import ByteParts, FindContents
 from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
 from tpuserve_server.core.terms.errors import Cancelled, Internal, TooLarge, Unimplemented
 
@@ -51,15 +51,22 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_begin_upload", "_chunk", "_encoding", "_ended", "_max_message_bytes", "_receive", "_start", "_upload",
+        "_begin_upload", "_chunk", "_encoding", "_ended", "_find_contents", "_max_message_bytes", "_receive", "_start",
+        "_upload",
     )  # fmt: skip
 
     def __init__(
-        self, receive: "Receive", max_message_bytes: int, encoding: bytes, begin_upload: Callable[[], Upload]
+        self,
+        receive: "Receive",
+        max_message_bytes: int,
+        encoding: bytes,
+        begin_upload: Callable[[], Upload],
+        find_contents: FindContents | None = None,
     ) -> None:
         """Read with `encoding`, the `grpc-encoding` header. Raises Unimplemented for an unsupported one.
 
-        `begin_upload` begins to charge the messages that are still arriving.
+        `begin_upload` begins to charge the messages that are still arriving. `find_contents` finds the tensor of a
+        large message, whose contents are then aligned.
         """
         if encoding != b"identity" and encoding not in _WINDOW_BITS:
             raise Unimplemented(f"Compression algorithm '{encoding[:32].decode('latin-1')}' is not supported")
@@ -71,6 +78,7 @@ class FrameReader:
         self._start = 0
         self._ended = False
         self._begin_upload = begin_upload
+        self._find_contents = find_contents
         # Most messages arrive in one chunk and need none.
         self._upload: Upload | None = None
 
@@ -103,7 +111,7 @@ class FrameReader:
             self._upload.count_oversized()
             raise TooLarge(f"Received message larger than max ({length} vs. {self._max_message_bytes})")
         self._start += PREFIX_BYTES
-        message = await self._take(length, self._upload)
+        message = await self._take(length, self._upload, None if compressed else self._find_contents)
         self._upload.hold(self._rest_bytes)
         if not compressed:
             return message
@@ -142,24 +150,30 @@ class FrameReader:
     async def _next_chunk(self, held_bytes: int, upload: Upload) -> bytes:
         """Receive a chunk, and charge it before it is added to the `held_bytes` of this message."""
         if self._ended:
-            raise Internal("The request ended inside a message")
+            raise _ended_inside()
         upload.hold(held_bytes)
         chunk = self._open(await upload.wait(self._receive()))
         upload.hold(held_bytes + len(chunk))
         return chunk
 
-    async def _take(self, length: int, upload: Upload) -> bytes:
-        """Wait for a message. Its bytes are copied once, from the chunks that they arrived in."""
+    async def _take(self, length: int, upload: Upload, find_contents: FindContents | None) -> bytes:
+        """Wait for a message. Its bytes are copied once, from the chunks in which they arrive."""
         start, stop = self._start, self._start + length
         if stop <= len(self._chunk):
             self._start = stop
             return self._chunk[start:stop]
-        parts = ByteParts()
+        parts = ByteParts(length, find_contents)
+        receive = self._receive
         try:
             parts.add(memoryview(self._chunk)[start:])
             self._chunk, self._start = b"", 0
+            upload.hold(parts.size_bytes)
             while (missing_bytes := length - parts.size_bytes) > 0:
-                chunk = await self._next_chunk(parts.size_bytes, upload)
+                # Not by `_next_chunk`: a large message has a thousand chunks, and each would take a coroutine more.
+                if self._ended:
+                    raise _ended_inside()
+                chunk = self._open(await upload.wait(receive()))
+                upload.grow(parts.size_bytes + len(chunk))
                 if len(chunk) <= missing_bytes:
                     parts.add(chunk)
                 else:
@@ -177,6 +191,10 @@ class FrameReader:
         if len(message) <= _INFLATE_INLINE_BYTES:
             return _inflated(message, self._encoding, self._max_message_bytes)
         return await asyncio.to_thread(_inflated, message, self._encoding, self._max_message_bytes)
+
+
+def _ended_inside() -> Internal:
+    return Internal("The request ended inside a message")
 
 
 def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:

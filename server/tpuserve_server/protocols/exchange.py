@@ -12,12 +12,13 @@ from urllib.parse import quote
 
 from tpuserve_server.access.access import ANY_ROLE, Access
 from tpuserve_server.core.serving.receiving import ReceivingBudget
+from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.http.content import MIN_COMPRESSED_BYTES, decompress, rest_of_body
-from tpuserve_server.protocols.http.headers import find_request_id, read_headers, read_observed
+from tpuserve_server.protocols.http.headers import find_length, find_request_id, read_headers, read_observed
 from tpuserve_server.protocols.http.response import (
     NO_STORE,
     Headers,
@@ -75,8 +76,10 @@ class HttpCall:
         """
         self.measured.wants_timing, self.measured.trace_headers = read_observed(self.scope)
 
-    async def read_body(self) -> bytes:
+    async def read_body(self, find_contents: Callable[["Scope"], int | None] | None = None) -> bytes:
         """Read the headers and the whole body, and decompress it. Read at most one chunk beyond the limit.
+
+        `find_contents` finds in the headers where a large tensor begins in the body, so that its contents are aligned.
 
         Raises:
             ClientGone: the client disconnected.
@@ -101,7 +104,11 @@ class HttpCall:
                 raise BodyTooLarge(limit_bytes)
         else:
             with exchange.receiving.begin(self.scope.get("client")) as upload:
-                body = await rest_of_body(message, receive, limit_bytes, upload)
+                parts = None
+                if find_contents is not None and headers.coding is None:
+                    start = find_contents(self.scope)
+                    parts = ByteParts(find_length(self.scope), lambda _head: start)
+                body = await rest_of_body(message, receive, limit_bytes, upload, parts)
         if headers.coding is not None:
             body = await decompress(body, headers.coding, limit_bytes)
         measured.received_s = now_s = exchange.clock.monotonic_s()

@@ -104,10 +104,10 @@ class Guard:
         return app if self._rule is None else _GuardedRest(self._rule, app, self._rest_meter)
 
     def _guarded(self, rule: Rule, path: str, method: UnaryMethod | StreamMethod) -> GuardedMethod:
-        access, limit = method.access, method.max_message_bytes
+        access, facts = method.access, (method.max_message_bytes, method.find_contents)
         if isinstance(method, UnaryMethod):
-            return GuardedUnary(self._admitting(rule, path, access, method.handle), access, limit)
-        return GuardedStream(self._admitting(rule, path, access, method.handle), access, limit)
+            return GuardedUnary(self._admitting(rule, path, access, method.handle), access, *facts)
+        return GuardedStream(self._admitting(rule, path, access, method.handle), access, *facts)
 
     def _admitting(
         self, rule: Rule, path: str, access: Access, handler: _Handler

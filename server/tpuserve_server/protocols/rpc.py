@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.credentials import FindCertificate, no_certificate
+from tpuserve_server.core.system.byte_parts import FindContents
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.trace_context import TraceHeaders
@@ -67,23 +68,26 @@ class UnaryMethod:
     `access` is what a client needs for every message of the method.
     `max_message_bytes` is the limit of a message, if it is below the limit of the host. A host that knows the size of a
     message before it arrives refuses a larger one then.
+    `find_contents` finds the contents of a large tensor in a message. The host aligns them (ByteParts).
     """
 
     handle: UnaryHandler
     access: Access
     max_message_bytes: int | None = None
+    find_contents: FindContents | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod:
     """A stream of serialized requests to a stream of serialized responses. Server streaming reads only one request.
 
-    `access` and `max_message_bytes` are as for UnaryMethod.
+    The other fields are as for UnaryMethod.
     """
 
     handle: StreamHandler
     access: Access
     max_message_bytes: int | None = None
+    find_contents: FindContents | None = None
 
 
 # Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".
@@ -102,6 +106,7 @@ class GuardedUnary:
     admit: Callable[[CallContext], Awaitable[UnaryHandler]]
     access: Access
     max_message_bytes: int | None = None
+    find_contents: FindContents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class GuardedStream:
     admit: Callable[[CallContext], Awaitable[StreamHandler]]
     access: Access
     max_message_bytes: int | None = None
+    find_contents: FindContents | None = None
 
 
 GuardedMethod: TypeAlias = GuardedUnary | GuardedStream
@@ -124,9 +130,10 @@ def admit_every_call(table: RpcTable) -> GuardedTable:
 
 
 def _open(method: UnaryMethod | StreamMethod) -> GuardedMethod:
+    facts = (method.access, method.max_message_bytes, method.find_contents)
     if isinstance(method, UnaryMethod):
-        return GuardedUnary(_admitting(method.handle), method.access, method.max_message_bytes)
-    return GuardedStream(_admitting(method.handle), method.access, method.max_message_bytes)
+        return GuardedUnary(_admitting(method.handle), *facts)
+    return GuardedStream(_admitting(method.handle), *facts)
 
 
 def _admitting(handler: _Handler) -> Callable[[CallContext], Awaitable[_Handler]]:

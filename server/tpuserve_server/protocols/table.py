@@ -31,6 +31,7 @@ from tpuserve_server.protocols.rpc import CallContext, RpcTable, StreamMethod, U
 from tpuserve_server.protocols.tf_grpc.examples import ExampleMethods
 from tpuserve_server.protocols.tf_grpc.prediction import ModelMethods, PredictionMethods
 from tpuserve_server.protocols.tf_grpc.profiler import ProfilerMethods
+from tpuserve_server.wire.predict_layout import find_predict_contents
 from tpuserve_server.wire.profiler_proto import PROFILER_SERVICE
 
 _PREDICTION, _MODEL, _HEALTH = PREDICTION_SERVICE, MODEL_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -72,7 +73,9 @@ def rpc_table(
     prediction = PredictionMethods(service, meter, logs, clock, *limits, as_content=serialize_as_content)
     examples = ExampleMethods(service, meter, logs, *limits, check_method_names=check_method_names)
     table: RpcTable = {
-        f"/{_PREDICTION.full_name}/Predict": UnaryMethod(prediction.predict, PREDICT),
+        f"/{_PREDICTION.full_name}/Predict": UnaryMethod(
+            prediction.predict, PREDICT, find_contents=find_predict_contents
+        ),
         f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify, PREDICT),
         f"/{_PREDICTION.full_name}/Regress": UnaryMethod(examples.regress, PREDICT),
         f"/{_PREDICTION.full_name}/MultiInference": UnaryMethod(examples.multi_inference, PREDICT),

@@ -113,11 +113,12 @@ class Layout:
 
     def read_id(self, body: bytes) -> bytes:
         """Return the id of a message that fits, or b"" if the messages have none."""
-        return b"" if self._id is None else body[self._id]
+        return b"" if self._id is None else bytes(body[self._id])
 
     def inputs(self, body: bytes) -> dict[str, Array]:
         """Return the tensors of a message that fits, as read-only views of its bytes."""
-        return {name: np.ndarray(shape, dtype, body, start) for name, shape, dtype, start in self._tensors}
+        contents = body if type(body) is bytes else memoryview(body).toreadonly()
+        return {name: np.ndarray(shape, dtype, contents, start) for name, shape, dtype, start in self._tensors}
 
     @property
     def frame_bytes(self) -> int:
@@ -223,9 +224,9 @@ def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tup
     """Return the parts of `body` outside of the places, each with its position, if they have bytes."""
     pieces, position = [], 0
     for start, stop in sorted(places):
-        pieces.append((position, body[position:start]))
+        pieces.append((position, bytes(body[position:start])))
         position = stop
-    pieces.append((position, body[position:]))
+    pieces.append((position, bytes(body[position:])))
     return tuple((start, piece) for start, piece in pieces if piece)
 
 

@@ -11,16 +11,16 @@ from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.varint import varint
+from tpuserve_server.core.system.byte_parts import LARGE_CONTENTS_BYTES
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import Array, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
-from tpuserve_server.wire.proto_scan import delimited_fields
+from tpuserve_server.wire.proto_scan import delimited_fields, find_large
 
-# Smaller contents are copied in less time than the walk takes.
-_LARGE_BYTES: Final = 1 << 16
 # The decoder looks at each of their values.
 _CHECKED: Final = frozenset({"string_val", "bool_val"})
+_LARGE_BYTES: Final = LARGE_CONTENTS_BYTES
 # Fields of a request with more tensors than models have, of an entry of the map, and of a tensor.
 _MOST_FIELDS, _MOST_INNER_FIELDS = 256, 16
 # tensorflow_serving/apis/predict.proto: inputs = 2, a map of key = 1 and value = 2. TensorProto: tensor_content = 4.
@@ -44,6 +44,11 @@ def split_request(body: bytes) -> SplitRequest:
         except (FormatError, IndexError, UnicodeDecodeError, Unusual):
             pass
     return SplitRequest(body, {})
+
+
+def find_predict_contents(head: bytes) -> int | None:
+    """Return where the first large tensor_content begins in a PredictRequest whose first bytes are `head`."""
+    return find_large(head, (_INPUTS, _VALUE, _CONTENT))
 
 
 def is_slow(proto: PredictRequest, contents: Mapping[str, memoryview]) -> bool:
@@ -102,7 +107,7 @@ def _is_proved(frame: Frame, body: bytes) -> bool:
 
 
 def _split(body: bytes) -> SplitRequest:
-    view = memoryview(body)
+    view = memoryview(body).toreadonly()
     kept: list[bytes | memoryview] = []
     contents: dict[str, memoryview] = {}
     position = 0
@@ -152,7 +157,7 @@ def _entries(body: bytes) -> list[_Entry]:
         if number != _INPUTS:
             continue
         entry = _only(body, start, stop, (_KEY, _VALUE))
-        if _KEY not in entry or (name := body[slice(*entry[_KEY])]) in found:
+        if _KEY not in entry or (name := bytes(body[slice(*entry[_KEY])])) in found:
             raise Unusual
         value = entry.get(_VALUE)
         content = None if value is None else _only(body, *value, (_CONTENT,)).get(_CONTENT)

@@ -14,10 +14,11 @@ import numpy as np
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.varint import read_varint
 from tpuserve_server.core.serving.budgets import STRING_BYTES, DecodedBudget
+from tpuserve_server.core.system.byte_parts import LARGE_CONTENTS_BYTES
 from tpuserve_server.core.terms.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -43,6 +44,8 @@ _LONGEST_OF_RUN: Final = 64
 MAX_DIMS: Final = 254
 # Python copies and hashes a name with the GIL held.
 MAX_NAME_BYTES: Final = 1 << 16
+# Fields before the contents of a large tensor.
+_MOST_HEAD_FIELDS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,30 @@ def _extent(body: bytes, kind: int, value: int) -> tuple[int, int]:
 def _check_limit(count: int, most: int, name: str) -> None:
     if count > most:
         raise InvalidArgument(f"A tensor has more than {most} {name}")
+
+
+def find_large(head: bytes, path: "Sequence[int]") -> int | None:
+    """Return where the contents of the first large field at `path` begin. None: not within `head`.
+
+    `head` are the first bytes of a message that nobody has parsed. Each number of the path, except the last one, is a
+    field that holds messages.
+    """
+    position, left = 0, _MOST_HEAD_FIELDS
+    try:
+        for number in path:
+            while True:
+                left -= 1
+                tag, value = read_varint(head, position)
+                start, stop = _extent(head, tag & 7, value)
+                if tag == number << 3 | _LENGTH and stop - start >= LARGE_CONTENTS_BYTES:
+                    position = start
+                    break
+                position = stop
+                if not left:
+                    return None
+    except (FormatError, IndexError):
+        return None
+    return position
 
 
 def delimited_fields(body: bytes, position: int, end: int, most_fields: int) -> list[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.server.hosts.asgi_client import Exchange, body
 from tpuserve_server.core.serving.receiving import ReceivingBudget
-from tpuserve_server.core.system.byte_parts import PART_BYTES
+from tpuserve_server.core.system.byte_parts import PART_BYTES, FindContents
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Internal, ResourceExhausted
 from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
@@ -49,15 +49,18 @@ async def test_a_message_over_the_budget_is_refused_while_it_arrives() -> None:
     assert receiving.held_bytes == 0
 
 
+@pytest.mark.parametrize("find_contents", [None, lambda _head: 117])
 @pytest.mark.parametrize("size_bytes", [PART_BYTES + 1, 5 * PART_BYTES])
-async def test_a_large_message_and_the_one_behind_it_come_out_whole(size_bytes: int) -> None:
+async def test_a_large_message_and_the_one_behind_it_come_out_whole(
+    size_bytes: int, find_contents: FindContents | None
+) -> None:
     large = random.Random(0).randbytes(size_bytes)
     stream = frame(large) + frame(b"next")
     cuts = [0, 3, 100, PART_BYTES, size_bytes + 2, size_bytes + 9, len(stream)]
     chunks = [body(stream[start:end], more=True) for start, end in itertools.pairwise(cuts)]
     receiving = ReceivingBudget(2 * size_bytes, 2 * size_bytes, SystemClock())
     reader = FrameReader(
-        Exchange([*chunks, body(b"")]).receive, size_bytes, b"identity", partial(receiving.begin, None)
+        Exchange([*chunks, body(b"")]).receive, size_bytes, b"identity", partial(receiving.begin, None), find_contents
     )
     assert await reader.next() == large
     assert await reader.next() == b"next"

@@ -106,8 +106,10 @@ def test_usual_requests_have_a_layout_whatever_their_numbers(
         assert by_layout(layout, third) == parsed(third)
 
 
-def test_inputs_are_views_that_nobody_can_write_to() -> None:
-    body = plain(rows=2)
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_inputs_are_views_that_nobody_can_write_to(kind: Callable[[bytes], bytes]) -> None:
+    """The host puts a message with a large tensor into a bytearray."""
+    body = kind(plain(rows=2))
     layout = learned(body).find(body, None)
     assert layout is not None
     (array,) = layout.inputs(body).values()

@@ -10,6 +10,7 @@ from tensorflow_serving.apis import classification_pb2, predict_pb2
 
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.serving.budgets import DecodedBudget
+from tpuserve_server.core.system.byte_parts import LARGE_CONTENTS_BYTES
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.wire.proto_scan import (
     EXAMPLE_REQUEST,
@@ -19,6 +20,7 @@ from tpuserve_server.wire.proto_scan import (
     PREDICT_REQUEST,
     Form,
     check_structure,
+    find_large,
     is_quick,
 )
 
@@ -130,3 +132,38 @@ def test_long_messages_of_few_records_are_quick() -> None:
     assert not is_quick(within(2, 2, 4, content=bytes(5 * MEBIBYTE)), PREDICT_REQUEST)
     assert not is_quick(b"\x7a\x00" * MEBIBYTE, PREDICT_REQUEST)
     assert not is_quick(b"\x0b" * MEBIBYTE, PREDICT_REQUEST)
+
+
+LARGE = bytes(LARGE_CONTENTS_BYTES)
+SMALL_ENTRY = within(2, content=within(1, content=b"a") + within(2, 4, content=b"abcd"))
+
+
+@pytest.mark.parametrize("path", [(7,), (2, 4), (2, 2, 4)])
+@pytest.mark.parametrize("before", [b"", within(1, content=b"m"), within(1, content=b"m") + SMALL_ENTRY, b"\x08\x01"])
+def test_the_first_large_contents_are_found_in_the_first_bytes(path: tuple[int, ...], before: bytes) -> None:
+    message = before + within(*path, content=LARGE) + within(*path, content=LARGE)
+    start = message.index(LARGE)
+    assert find_large(message[:4096], path) == start
+    assert find_large(message, path) == start
+    assert find_large(message[: start - 1], path) is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(within(7, content=LARGE[1:]), id="small contents"),
+        pytest.param(within(6, content=LARGE), id="another field"),
+        pytest.param(b"\xff" * 20, id="no tag"),
+        pytest.param(b"\x0b", id="a group"),
+        pytest.param(b"\x08\x01" * 1000 + within(7, content=LARGE), id="many fields"),
+    ],
+)
+def test_nothing_is_found_in_other_messages(head: bytes) -> None:
+    assert find_large(head, (7,)) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_first_bytes_are_read(head: bytes) -> None:
+    found = find_large(head, (2, 2, 4))
+    assert found is None or found > 0

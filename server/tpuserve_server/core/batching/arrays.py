@@ -11,12 +11,10 @@ import numpy as np
 from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.sequences import Sequences
 from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.system.alignment import ALIGNMENT_BYTES
 from tpuserve_server.core.terms.errors import FailedPrecondition, counted
 from tpuserve_server.core.terms.types import Array, Tensors
 
-# Runtimes read memory in place only at such an address, and copy any other: TensorFlow with AVX-512 (TF_NewTensor),
-# JAX on the CPU. numpy's own memory begins 16 bytes behind one.
-ALIGNMENT_BYTES: Final = 64
 # Limit for all threads of a batcher together. A thread that reaches its share drops its buffers and allocates new ones.
 MAX_BUFFER_BYTES = 256 * 2**20
 # Limit for one thread. Row shapes come from clients and are unbounded if dimensions are free.

@@ -68,7 +68,7 @@ class RequestLogs:
 
         `size_bytes` is the memory of payloads that are not serialized yet.
         """
-        size_bytes += sum(len(payload) for payload in (request, response) if isinstance(payload, bytes))
+        size_bytes += sum(len(payload) for payload in (request, response) if not callable(payload))
         self._writer.add(LogEntry(target, kind, servable, signature, request, response, time.time(), size_bytes))
 
     def add_predict(self, target: LogTarget, inputs: Tensors, result: PredictResult, *, size_bytes: int) -> None:

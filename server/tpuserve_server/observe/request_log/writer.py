@@ -83,7 +83,7 @@ class LogEntry:
 
 
 def _bytes(payload: Payload) -> bytes:
-    return payload if isinstance(payload, bytes) else payload()
+    return payload() if callable(payload) else payload
 
 
 def _field(tag: bytes, message: bytes) -> bytes:

@@ -142,10 +142,12 @@ LARGE_BODY_BYTES = 1 << 18
 _MAX_CHUNKS = 65_536
 
 
-async def rest_of_body(message: "Message", receive: "Receive", limit_bytes: int, upload: Upload) -> bytes:
+async def rest_of_body(
+    message: "Message", receive: "Receive", limit_bytes: int, upload: Upload, parts: ByteParts | None = None
+) -> bytes:
     """Return the body that begins with `message`. Read at most one chunk beyond `limit_bytes`.
 
-    `upload` is charged as bytes arrive.
+    `upload` is charged as bytes arrive. `parts` align the contents of a large tensor.
 
     Raises:
         ClientGone: the client disconnected.
@@ -153,7 +155,7 @@ async def rest_of_body(message: "Message", receive: "Receive", limit_bytes: int,
         InvalidArgument: there are too many chunks.
         ResourceExhausted: the bytes do not fit the budget of unfinished requests.
     """
-    parts = ByteParts()
+    parts = parts or ByteParts()
     try:
         await _collect(parts, message, receive, limit_bytes, upload)
         return await parts.join()
@@ -164,14 +166,15 @@ async def rest_of_body(message: "Message", receive: "Receive", limit_bytes: int,
 
 
 async def _collect(parts: ByteParts, message: "Message", receive: "Receive", limit_bytes: int, upload: Upload) -> None:
+    size_bytes = 0
     for _ in range(_MAX_CHUNKS):
         if message["type"] != "http.request":
             raise ClientGone
         chunk = message.get("body", b"")
-        size_bytes = parts.size_bytes + len(chunk)
+        size_bytes += len(chunk)
         if size_bytes > limit_bytes:
             raise BodyTooLarge(limit_bytes)
-        upload.hold(size_bytes)
+        upload.grow(size_bytes)
         parts.add(chunk)
         if not message.get("more_body", False):
             return

@@ -97,6 +97,11 @@ def read_observed(scope: "Scope") -> tuple[bool, TraceHeaders | None]:
     return wants_timing(found.get(_TIMING)), _trace_of(found)
 
 
+def find_length(scope: "Scope") -> int:
+    """Return the declared length of the body in bytes, or 0 if the client declares none."""
+    return next((_declared(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+
+
 def find_request_id(scope: "Scope") -> bytes | None:
     """Return the client's request id, for a request whose headers were not read."""
     return next((value for name, value in scope["headers"] if name == _REQUEST_ID), None)

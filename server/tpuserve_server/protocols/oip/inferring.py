@@ -26,6 +26,8 @@ from tpuserve_server.wire.oip.tensor_json import TakesLong
 
 _ALL: Final[Mapping[str, RequestedOutput]] = {}
 _NO_WATCH: Final = nullcontext()
+# A copy from shared memory that takes less time than the way to a thread and back.
+_INLINE_BYTES: Final = 1 << 20
 
 
 class Inferring:
@@ -89,9 +91,9 @@ class Inferring:
             if uses_regions:
                 request = await self._with_inputs(request)
                 size_bytes = request.size_bytes
-            # Raw contents are views. Decoding other large requests may take long.
+            # Decoding other large requests may take long.
             try:
-                if size_bytes > LARGE_BODY_BYTES:
+                if size_bytes > LARGE_BODY_BYTES and not request.is_plain:
                     raise TakesLong
                 inputs = decode_inputs(spec.name, model.signature, request, self._decoded, quickly=True)
             except TakesLong:
@@ -121,7 +123,7 @@ class Inferring:
     async def _with_inputs(self, request: InferenceRequest) -> InferenceRequest:
         """Return `request` with the inputs that are in shared memory. Large ones are copied in a thread."""
         windows = request.windows or {}
-        if sum(window.byte_size for window in windows.values()) > LARGE_BODY_BYTES:
+        if sum(window.byte_size for window in windows.values()) > _INLINE_BYTES:
             return await asyncio.to_thread(self._regions.with_inputs, request)
         return self._regions.with_inputs(request)
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
+from tpuserve_server.core.system.alignment import aligned_bytes
 from tpuserve_server.core.terms.errors import (
     AlreadyExists,
     Internal,
@@ -116,14 +117,14 @@ class SharedMemoryRegions:
         return [region.status]
 
     def read(self, window: RegionWindow) -> memoryview:
-        """Return a copy of the window's bytes. Blocks for the copy.
+        """Return a copy of the window's bytes, which a model reads in place. Blocks for the copy.
 
         Raises:
             NotFound: the region is unknown.
             InvalidArgument: the window is outside the region, or the client has shortened the object.
         """
         region = self._find(window)
-        contents = bytearray(window.byte_size)
+        contents = aligned_bytes(window.byte_size)
         view, position = memoryview(contents), region.status.offset + window.offset
         filled = 0
         while filled < len(view):

@@ -30,6 +30,7 @@ from tpuserve_server.wire.oip.infer_proto import (
     encode_infer_response,
     encode_stream_error,
     encode_stream_response,
+    is_split_quickly,
     parse_infer_request,
 )
 from tpuserve_server.wire.oip.inference import InferenceResult
@@ -98,7 +99,7 @@ class InferenceMethods:
     async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer one request of a `method`, which metrics name."""
         with self._meter.call(method, context) as measured:
-            if is_quick(body, INFER_REQUEST):
+            if is_quick(body, INFER_REQUEST) or is_split_quickly(body):
                 spec, request = parse_infer_request(body)
             else:
                 await asyncio.to_thread(check_structure, body, INFER_REQUEST, self._decoded)

@@ -51,6 +51,7 @@ from tpuserve_server.wire.oip.control_messages import (
     read_log_settings,
     read_trace_settings,
 )
+from tpuserve_server.wire.oip.infer_proto import find_raw_contents
 from tpuserve_server.wire.oip.inference import parse_model_spec
 from tpuserve_server.wire.oip.metadata import (
     ServerDescription,
@@ -82,8 +83,8 @@ def oip_methods(
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {
-        "ModelInfer": UnaryMethod(inference.model_infer, PREDICT),
-        "ModelStreamInfer": StreamMethod(stream.model_stream_infer, PREDICT),
+        "ModelInfer": UnaryMethod(inference.model_infer, PREDICT, find_contents=find_raw_contents),
+        "ModelStreamInfer": StreamMethod(stream.model_stream_infer, PREDICT, find_contents=find_raw_contents),
         "ServerLive": UnaryMethod(metadata.server_live, OPEN),
         "ServerReady": UnaryMethod(metadata.server_ready, OPEN),
         "ServerMetadata": UnaryMethod(metadata.server_metadata, READ),

@@ -186,7 +186,7 @@ class V2:
             ServingError: as Inferring.infer, or the body is malformed.
         """
         if body is None:
-            body = await call.read_body()
+            body = await call.read_body(_find_binary_data)
             json_bytes = read_json_length(call.scope, len(body))
         may_recall = spec.name in self._service.cached_models
         recall = await self._inferring.recall(spec, _kind(json_bytes), body) if may_recall else None
@@ -316,12 +316,23 @@ def read_json_length(scope: "Scope", body_bytes: int) -> int | None:
     Raises:
         InvalidArgument: the header is not a number from 0 to `body_bytes`.
     """
+    value = _json_length_header(scope)
+    return None if value is None else _read_length(JSON_LENGTH_NAME, value, body_bytes)
+
+
+def _find_binary_data(scope: "Scope") -> int | None:
+    """Return where the headers say that binary data begin in the body. `read_json_length` checks them later."""
+    value = _json_length_header(scope)
+    return int(value) if value is not None and value.isdigit() and len(value) <= _MOST_DIGITS else None
+
+
+def _json_length_header(scope: "Scope") -> bytes | None:
     # A loop: a dict of the few headers of a request costs more.
     value: bytes | None = None
     for name, each in scope["headers"]:
         if name == JSON_LENGTH_HEADER:
             value = each
-    return None if value is None else _read_length(JSON_LENGTH_NAME, value.strip(), body_bytes)
+    return None if value is None else value.strip()
 
 
 def read_media_type_length(scope: "Scope", body_bytes: int) -> int | None:

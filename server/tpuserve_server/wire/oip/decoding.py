@@ -127,7 +127,7 @@ def _decode(
         raise FormatError(f"shape {list(shape)} is too large") from None
 
 
-def _raw_input_tensor(subject: _Subject, signature: Signature, body: bytes) -> InputTensor:
+def _raw_input_tensor(subject: _Subject, signature: Signature, body: bytes | memoryview) -> InputTensor:
     """Return the only input with `body` as its data, and a shape that fits its size.
 
     It is the body of a REST request without JSON. One unknown dimension follows from the size. If there are two and one

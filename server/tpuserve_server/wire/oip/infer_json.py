@@ -73,11 +73,12 @@ def parse_infer_json(
     """
     size_bytes = len(body)
     if json_bytes == 0:
-        return InferenceRequest(is_binary=True, raw_input=body, size_bytes=size_bytes)
+        # Any size of numbers, in place.
+        return InferenceRequest(is_binary=True, raw_input=memoryview(body).toreadonly(), size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
         text, binary = body, _NO_DATA
     else:
-        text, binary = body[:json_bytes], memoryview(body)[json_bytes:]
+        text, binary = bytes(body[:json_bytes]), memoryview(body).toreadonly()[json_bytes:]
     if len(text) <= _MAX_CACHED_BYTES and text is not body and _DATA not in text:
         return _with_data(model, _read_cached(text), binary, size_bytes)
     return _with_data(model, _read_document(_parse(text, budget, quickly=quickly)), binary, size_bytes)

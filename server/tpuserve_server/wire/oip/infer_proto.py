@@ -29,6 +29,7 @@ from tpuserve_server.wire.oip.inference import (
     read_parameters,
     read_window,
 )
+from tpuserve_server.wire.proto_scan import delimited_fields, find_large
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _ID, _RAW_CONTENTS = 0x1A, 0x3A
 _FIELDS: Final = frozenset({0x0A, 0x12, _ID, 0x22, 0x2A, 0x32, _RAW_CONTENTS})
 MAX_CACHED_BYTES: Final = 1 << 10
+_FEW_FIELDS: Final = 64
 
 
 class SplitRequest(NamedTuple):
@@ -56,7 +58,7 @@ def split_request(body: bytes) -> SplitRequest | None:
     Clients send the same head repeatedly, so it is parsed once. The raw contents are views: protobuf would copy them
     twice.
     """
-    view = memoryview(body)
+    view = memoryview(body).toreadonly()
     position, end = 0, len(body)
     heads: list[memoryview] = []
     raw: list[memoryview] = []
@@ -80,6 +82,21 @@ def split_request(body: bytes) -> SplitRequest | None:
         return SplitRequest(b"".join(heads), request_id.decode(), raw)
     except (IndexError, FormatError, UnicodeDecodeError):
         return None
+
+
+def find_raw_contents(head: bytes) -> int | None:
+    """Return where the first large raw contents begin in a ModelInferRequest whose first bytes are `head`."""
+    return find_large(head, (_RAW_CONTENTS >> 3,))
+
+
+def is_split_quickly(body: bytes) -> bool:
+    """Return whether `parse_infer_request` reads `body` of any size in microseconds: raw contents, few fields."""
+    try:
+        delimited_fields(body, 0, len(body), _FEW_FIELDS)
+    except FormatError:
+        return False
+    split = split_request(body)
+    return split is not None and bool(split.raw) and len(split.head) <= MAX_CACHED_BYTES
 
 
 # Types of the parameters that Triton reads (server, infer_handler.cc, SetInferenceRequestMetadata).

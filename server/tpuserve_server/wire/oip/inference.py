@@ -39,6 +39,8 @@ class RequestParameters:
 
 
 NO_PARAMETERS: Final = RequestParameters()
+# The decoder looks at each of their values.
+_CHECKED: Final = frozenset({"BYTES", "BOOL"})
 REGION: Final = "shared_memory_region"
 BYTE_SIZE: Final = "shared_memory_byte_size"
 OFFSET: Final = "shared_memory_offset"
@@ -101,7 +103,7 @@ class InferenceRequest(NamedTuple):
     outputs: Sequence[RequestedOutput] = ()
     parameters: RequestParameters = NO_PARAMETERS
     is_binary: bool = False
-    raw_input: bytes | None = None
+    raw_input: bytes | memoryview | None = None
     # Size of the request's message.
     size_bytes: int = 0
     # Windows of the inputs in shared memory, by the index of the input, or None if no tensor is in shared memory.
@@ -111,6 +113,13 @@ class InferenceRequest(NamedTuple):
     def output_names(self) -> tuple[str, ...]:
         """The names of the requested outputs. Empty means all."""
         return tuple([output.name for output in self.outputs]) if self.outputs else ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all data are raw numbers, which become arrays without a look at their values."""
+        return self.raw_input is None and all(
+            isinstance(tensor.data, bytes | memoryview) and tensor.datatype not in _CHECKED for tensor in self.inputs
+        )
 
     @property
     def has_lasting_bytes(self) -> bool:

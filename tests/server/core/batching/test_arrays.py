@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuserve_server.core.batching.arrays import (
-    ALIGNMENT_BYTES,
     BatchBuffers,
     choose_bucket,
     empty_aligned,
@@ -19,6 +18,7 @@ from tpuserve_server.core.batching.arrays import (
     split_rows,
 )
 from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.system.alignment import ALIGNMENT_BYTES
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import FailedPrecondition
 from tpuserve_server.core.terms.types import Array, Tensors

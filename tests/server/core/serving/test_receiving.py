@@ -37,6 +37,20 @@ def test_ended_uploads_return_their_bytes(budget: ReceivingBudget) -> None:
     holding(budget, 60, "a")
 
 
+def test_an_upload_that_grows_is_charged_in_steps(budget: ReceivingBudget) -> None:
+    upload = budget.begin()
+    held = []
+    for size_bytes in (0, 1, 8, 9, 16, 17, 18, 19, 40, 44, 45):
+        upload.grow(size_bytes)
+        held.append(budget.held_bytes)
+    assert held == [0, 1, 8, 9, 16, 16, 18, 18, 40, 40, 45]
+    with pytest.raises(ResourceExhausted):
+        upload.grow(101)
+    with pytest.raises(ResourceExhausted):
+        upload.grow(101)
+    assert budget.held_bytes == 0
+
+
 def test_memory_is_trimmed_after_the_last_of_large_uploads(clock: FakeClock) -> None:
     trims: list[str] = []
     budget = ReceivingBudget(100 << 20, 60 << 20, clock, lambda: trims.append("trim"))

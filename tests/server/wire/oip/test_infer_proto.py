@@ -14,7 +14,7 @@ from tpuserve_formats.oip.datatypes import datatype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw, encode_raw
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
 from tpuserve_server.core.terms.types import Array, ModelSpec, ServableId
-from tpuserve_server.wire.oip.infer_proto import encode_infer_response, parse_infer_request
+from tpuserve_server.wire.oip.infer_proto import encode_infer_response, is_split_quickly, parse_infer_request
 from tpuserve_server.wire.oip.inference import InferenceResult, RequestedOutput
 
 Tensor = ModelInferRequest.InferInputTensor
@@ -40,6 +40,21 @@ def test_raw_contents_are_views_of_the_message() -> None:
     assert isinstance(data, memoryview)
     assert data.obj is body
     assert data == DATA
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(request(X, raw=[bytes(1 << 20)] * 2, id="i"), True, id="large raw contents"),
+        pytest.param(request(X, raw=[b""] * 100), False, id="many fields"),
+        pytest.param(request(X), False, id="no raw contents"),
+        pytest.param(request(Tensor(name="n" * 2000), raw=[bytes(1 << 20)]), False, id="a long head"),
+        pytest.param(request(X, raw=[bytes(1 << 20)])[:-1], False, id="malformed"),
+        pytest.param(request(X, raw=[bytes(1 << 20)]) + b"\x82\x7d\x00", False, id="an unknown field"),
+    ],
+)
+def test_large_raw_contents_in_few_fields_are_read_quickly(body: bytes, expected: bool) -> None:
+    assert is_split_quickly(body) is expected
 
 
 def test_a_head_of_any_length_is_read() -> None:

@@ -4,10 +4,17 @@ from itertools import permutations
 
 import pytest
 
+from tpuserve_formats.messages.oip import ModelInferRequest
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.types import ModelSpec
-from tpuserve_server.wire.oip.inference import NO_PARAMETERS, parse_model_spec, read_parameters
+from tpuserve_server.wire.oip.inference import (
+    NO_PARAMETERS,
+    InferenceRequest,
+    InputTensor,
+    parse_model_spec,
+    read_parameters,
+)
 
 
 @pytest.mark.parametrize(("text", "version"), [("", None), ("7", 7), ("007", 7), (str(2**63 - 1), 2**63 - 1)])
@@ -57,3 +64,18 @@ def test_the_error_names_the_id_of_a_sequence_first(order: tuple[str, ...]) -> N
 def test_reserved_names_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="parameter keys starting with 'triton_' are reserved for Triton usage"):
         read_parameters({"triton_x": 1})
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (InferenceRequest(inputs=[InputTensor("x", "FP32", [1], b"1234")]), True),
+        (InferenceRequest(inputs=[InputTensor("x", "FP32", [1], memoryview(b"1234"))]), True),
+        (InferenceRequest(inputs=[InputTensor("x", "BOOL", [4], b"1234")]), False),
+        (InferenceRequest(inputs=[InputTensor("x", "BYTES", [1], b"1234")]), False),
+        (InferenceRequest(inputs=[InputTensor("x", "FP32", [1], ModelInferRequest().inputs.add().contents)]), False),
+        (InferenceRequest(raw_input=b"1234"), False),
+    ],
+)
+def test_only_raw_numbers_need_no_look_at_their_values(request_: InferenceRequest, expected: bool) -> None:
+    assert request_.is_plain is expected
