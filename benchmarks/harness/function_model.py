@@ -9,11 +9,11 @@ from typing import Any
 from benchmarks.harness import mlp_model
 
 
-def write_function(base: Path, shape: tuple[int, ...], function: Callable[[ModuleType, Any], Any]) -> Path:
+def write_function(base: Path, shape: tuple[int | None, ...], function: Callable[[ModuleType, Any], Any]) -> Path:
     """Write version 1 below `base` and return its directory. Imports TensorFlow.
 
-    `function` takes the module `tensorflow` and a tensor of shape (n, *shape). The names of input and output are those
-    of the MLP.
+    `function` takes the module `tensorflow` and a tensor of shape (n, *shape), in which None is any size. The names of
+    input and output are those of the MLP.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf

@@ -55,15 +55,17 @@ def echoes(scratch: Path, tls: "Pem | None" = None) -> Iterator[dict[Protocol, T
     with asgi_server("benchmarks.harness.echo_asgi:app", port, scratch / "echo.log", *options) as tree:
         targets = _pair("echo", tree, port, port)
         for target in targets.values():
-            wait_until_ready(target, _connect if tls else lambda port: _posts(port, REST_PATH))
+            wait_until_ready(target, is_open if tls else lambda port: _posts(port, REST_PATH))
         yield targets
 
 
-def asgi_server(app: str, port: int, log: Path, *options: str) -> contextlib.AbstractContextManager[ProcessTree]:
+def asgi_server(
+    app: str, port: int, log: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[ProcessTree]:
     """Run an ASGI application of the benchmarks on h2corn, for gRPC and REST on one port. It may not be ready yet."""
     command = [_program("h2corn"), app, f"--bind=127.0.0.1:{port}", "--grpc", "--loop=uvloop", "--runtime-threads=1"]
     command += ["--lifespan=off", "--no-access-log", *options]
-    return started(command, log, os.environ | {"PYTHONPATH": str(ROOT)})
+    return started(command, log, os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment or {}))
 
 
 @contextlib.contextmanager
@@ -97,7 +99,7 @@ def model_server(
     with started(command, scratch / f"{kind}-{grpc_port}.log", os.environ | dict(environment or {})) as tree:
         targets = _pair(kind, tree, grpc_port, rest_port)
         for target in targets.values():
-            probe = _connect if target.has_tls else lambda port: answers_get(port, "/readyz")
+            probe = is_open if target.has_tls else lambda port: answers_get(port, "/readyz")
             wait_until_ready(target, probe, ready_timeout_s)
         yield targets
 
@@ -124,6 +126,11 @@ def write_image(mlp_base: Path, scratch: Path) -> Path:
     path = scratch / "image.config"
     path.write_text(config_list(config_entry(MODEL_NAME, mlp_base), config_entry(image_model.NAME, base)))
     return path
+
+
+def write_with(program: Path, base: Path, scratch: Path) -> None:
+    """Write a model below `base` with a program of the benchmarks, which needs TensorFlow, in a separate process."""
+    _write(base, scratch, str(program), str(base))
 
 
 def _write(base: Path, scratch: Path, *command: str) -> None:
@@ -178,12 +185,13 @@ def wait_until_ready(
 ) -> None:
     try:
         # For gRPC an open port is enough here: the benchmark checks responses before and after the measurement.
-        _retry(target, _connect if target.protocol == "grpc" else probe_http, ready_timeout_s)
+        _retry(target, is_open if target.protocol == "grpc" else probe_http, ready_timeout_s)
     except ServerDied as error:
         raise ServerDied(f"The {target.kind} {error}") from None
 
 
-def _connect(port: int) -> None:
+def is_open(port: int) -> None:
+    """Connect once. Raises OSError if nothing listens."""
     socket.create_connection(("127.0.0.1", port), timeout=1).close()
 
 

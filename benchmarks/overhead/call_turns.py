@@ -65,12 +65,7 @@ def measure_calls(
 
 def check_call(call: Call, port: int) -> int:
     """Send the call once, and return the size of the response. Raises WrongAnswer."""
-    transport: Transport
-    if call.protocol == "grpc":
-        transport = GrpcTransport(f"127.0.0.1:{port}")
-    else:
-        transport = RestTransport(f"http://127.0.0.1:{port}")
-    with closing(transport):
+    with closing(transport_of(call, port)) as transport:
         try:
             reply = transport.send(call.exchange, _TIMEOUT_S)
             output = call.read(reply)
@@ -79,6 +74,13 @@ def check_call(call: Call, port: int) -> int:
     if not np.allclose(output, call.expected, atol=TOLERANCE):
         raise WrongAnswer(f"{call.name} of {call.size}: expected {call.expected}, got {output}")
     return len(reply.body)
+
+
+def transport_of(call: Call, port: int) -> "Transport":
+    """Return a connection to the server for the call's protocol."""
+    if call.protocol == "grpc":
+        return GrpcTransport(f"127.0.0.1:{port}")
+    return RestTransport(f"http://127.0.0.1:{port}")
 
 
 def _check_load(call: Call, load: Load, answer_bytes: int) -> None:
