@@ -1,7 +1,7 @@
 """gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ from tpuserve_server.access.credentials import CERTIFICATE_KEY, no_certificate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
+from tpuserve_server.core.system.at_once import take_at_once
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
 from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
@@ -34,6 +35,7 @@ from tpuserve_server.hosts.grpc_status import (
 )
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import SMALL_BYTES
+from tpuserve_server.hosts.quick_calls import QuickCall
 from tpuserve_server.hosts.refusals import OVERLOADED, call_lateness_s, refuse_late_call
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
@@ -45,6 +47,7 @@ from tpuserve_server.protocols.rpc import (
     GuardedMethod,
     GuardedTable,
     GuardedUnary,
+    Lane,
     StreamHandler,
     Trailers,
     UnaryHandler,
@@ -84,9 +87,55 @@ class GrpcOverAsgi:
         self._clock = clock or SystemClock()
         self._interruptions = Interruptions(poll_interval_s)
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> Awaitable[None]:
         """Answer one HTTP request. Non-gRPC requests get status 405 or 415, all others 200 and a grpc-status."""
         headers = dict(scope["headers"])
+        method = self._rpc.get(scope["path"])
+        if (
+            isinstance(method, GuardedUnary)
+            and method.lane is not None
+            and headers.get(b"content-type") == b"application/grpc"
+            and b"grpc-encoding" not in headers
+            and scope["method"] == "POST"
+            and "http.response.trailers" in scope.get("extensions", ())
+            and not self._gate.may_refuse
+        ):
+            return self._begin(method.lane, method.max_message_bytes, scope, headers, receive, send)
+        return self._answer(scope, headers, receive, send)
+
+    def _begin(
+        self,
+        lane: Lane,
+        limit_bytes: int | None,
+        scope: "Scope",
+        headers: dict[bytes, bytes],
+        receive: "Receive",
+        send: "Send",
+    ) -> Awaitable[None]:
+        """Begin a call of a method with a lane, in a task if the lane does not take it."""
+        first, coming = take_at_once(receive())
+        if first is None:
+            return self._answer(scope, headers, receive, send, coming)
+        request = whole_message(first, self._limit(limit_bytes))
+        if request is not None:
+            try:
+                context = self._context(scope, headers, [], is_unary=True)
+            except ServingError:  # The task reports it.
+                return self._answer(scope, headers, receive, send, first)
+            call = QuickCall(scope, send, context, self._in_flight, self._sending, self._clock)
+            if call.begin(lane, request):
+                return call
+        return self._answer(scope, headers, receive, send, first)
+
+    async def _answer(
+        self,
+        scope: "Scope",
+        headers: dict[bytes, bytes],
+        receive: "Receive",
+        send: "Send",
+        coming: "Message | Awaitable[Message] | None" = None,
+    ) -> None:
+        """Answer a request in a task. `coming` is the first message, if it has been requested."""
         if scope["method"] != "POST":
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
@@ -98,7 +147,7 @@ class GrpcOverAsgi:
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
-            await answer(send, await self._reply(scope, headers, receive, send, trailers, task), trailers)
+            await answer(send, await self._reply(scope, headers, receive, send, trailers, task, coming), trailers)
         finally:
             self._in_flight.end(task)
         return None
@@ -111,38 +160,25 @@ class GrpcOverAsgi:
         send: "Send",
         trailers: Trailers,
         task: "asyncio.Task[Any]",
+        coming: "Message | Awaitable[Message] | None",
     ) -> bytes | RpcFailure | None:
         """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`.
 
-        `task` is the current one.
+        `task` is the current one. `coming` is the first message, if it has been requested.
         """
         path = scope["path"]
         method = self._rpc.get(path)
         if method is None:
             return unknown_method(path)
         try:
-            is_unary = isinstance(method, GuardedUnary)
-            request_id = headers.get(_REQUEST_ID)
-            if request_id is not None:
-                echo_request_id(request_id, trailers)
-            context = CallContext(
-                deadline_of(headers.get(b"grpc-timeout"), self._clock),
-                Metadata(scope["headers"]),
-                headers.get(_PRIORITY),
-                partial(asgi_client, scope),
-                self._clock.monotonic_s() if is_unary else 0.0,
-                trailers if is_unary else None,
-                _TIMING in headers and wants_timing(headers[_TIMING]),
-                trace_headers_of(scope["headers"]) if TRACE_NAME in headers else None,
-                request_id,
-                scope.get(CERTIFICATE_KEY, no_certificate),
-            )
+            context = self._context(scope, headers, trailers, is_unary=isinstance(method, GuardedUnary))
             # Before `receive` is called, or memory is held for the message.
             if isinstance(method, GuardedUnary):
                 handle = await method.admit(context)
                 first, request = None, None
                 if b"grpc-encoding" not in headers:
-                    first = await receive()
+                    coming = coming or receive()
+                    first = await coming if isinstance(coming, Awaitable) else coming
                     request = whole_message(first, self._limit(method.max_message_bytes))
                 if request is None:
                     request = await self._frames(scope, headers, receive, method).only(first)
@@ -160,6 +196,26 @@ class GrpcOverAsgi:
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
+
+    def _context(
+        self, scope: "Scope", headers: dict[bytes, bytes], trailers: Trailers, *, is_unary: bool
+    ) -> CallContext:
+        """Return the context of a call. Raises Internal if its timeout is malformed."""
+        request_id = headers.get(_REQUEST_ID)
+        if request_id is not None:
+            echo_request_id(request_id, trailers)
+        return CallContext(
+            deadline_of(headers.get(b"grpc-timeout"), self._clock),
+            Metadata(scope["headers"]),
+            headers.get(_PRIORITY),
+            partial(asgi_client, scope),
+            self._clock.monotonic_s() if is_unary else 0.0,
+            trailers if is_unary else None,
+            _TIMING in headers and wants_timing(headers[_TIMING]),
+            trace_headers_of(scope["headers"]) if TRACE_NAME in headers else None,
+            request_id,
+            scope.get(CERTIFICATE_KEY, no_certificate),
+        )
 
     def _frames(
         self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", method: GuardedMethod

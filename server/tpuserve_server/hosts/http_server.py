@@ -30,6 +30,7 @@ from tpuserve_server.hosts.limits import (
     find_connection_limit,
     known_arguments,
 )
+from tpuserve_server.hosts.quick_calls import allow_quick_calls
 from tpuserve_server.protocols.grpc_methods import INFERENCE_PATHS
 
 if TYPE_CHECKING:
@@ -239,6 +240,7 @@ class HttpServer:
         return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
 
     async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
+        allow_quick_calls(asyncio.get_running_loop())
         endpoint = self._make_endpoint()
         config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
         try:

@@ -2,19 +2,30 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 # Streams such as grpc.health.v1.Health/Watch have no natural end: a drain ends them instead of waiting.
 EndStream = Callable[[], None]
 
 
+class CallWithoutTask(Protocol):
+    """A call that no task runs."""
+
+    def cancel(self) -> object:
+        """End the call soon."""
+        ...
+
+
+Call: TypeAlias = asyncio.Task[Any] | CallWithoutTask
+
+
 class InFlight:
-    """Calls in flight, each in a separate task, and functions that end streams."""
+    """Calls in flight, most of them in separate tasks, and functions that end streams."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[Call] = set()
         # The calls among them that are streams.
-        self._streams: dict[asyncio.Task[Any], EndStream] = {}
+        self._streams: dict[Call, EndStream] = {}
         self._ending_streams = False
         self._is_cut = False
         self._changed: asyncio.Future[None] | None = None  # Only one `finish` waits at a time.
@@ -36,6 +47,10 @@ class InFlight:
         self._tasks.add(task)
         return task
 
+    def begin_call(self, call: CallWithoutTask) -> None:
+        """Count a call that no task runs, until `end`."""
+        self._tasks.add(call)
+
     def begin_stream(self, task: asyncio.Task[Any], end: EndStream) -> None:
         """Register a call as a stream, which `end` ends. End it soon if streams already end."""
         self._streams[task] = end
@@ -43,7 +58,7 @@ class InFlight:
             asyncio.get_running_loop().call_soon(end)
         self._wake()
 
-    def end(self, task: asyncio.Task[Any]) -> None:
+    def end(self, task: Call) -> None:
         """Account for the end of a call or a stream: it is answered, refused or abandoned."""
         self._tasks.remove(task)
         self._streams.pop(task, None)

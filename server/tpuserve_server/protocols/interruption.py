@@ -118,7 +118,7 @@ class Interruption:
             return
         remaining_s = deadline.remaining_s(clock.monotonic_s())
         if remaining_s <= 0:
-            raise _deadline_passed()
+            raise deadline_passed()
         assert self._timers is not None
         # A timer of the event loop for each call would take 50 % more time.
         self._timers.start(self, remaining_s, self._expire)
@@ -163,7 +163,7 @@ class Interruption:
         if message["type"] == _DISCONNECT:
             assert self._timers is not None
             is_late = self._expires_s - self._timers.loop.time() <= _CLOSE_S
-            self._interrupt(_deadline_passed() if is_late else ClientGone())
+            self._interrupt(deadline_passed() if is_late else ClientGone())
         elif self._ended:
             return  # One more empty body: the client is still connected.
         self._ended = not message.get("more_body", False)
@@ -172,7 +172,7 @@ class Interruption:
         self._unread.append(message)
 
     def _expire(self) -> None:
-        self._interrupt(_deadline_passed())
+        self._interrupt(deadline_passed())
 
     def _interrupt(self, reason: ServingError) -> None:
         if self._reason is None and self._task is not None:
@@ -180,5 +180,6 @@ class Interruption:
             self._task.cancel()
 
 
-def _deadline_passed() -> ServingError:
+def deadline_passed() -> DeadlineExceeded:
+    """Return the error of a request whose deadline has passed, in the words of gRPC's own servers."""
     return DeadlineExceeded("Deadline Exceeded")

@@ -8,10 +8,12 @@ They leave to the long way, before it has any effect: other messages, unknown pr
 or cannot use, ensembles, and inputs that the version must check one by one.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from tpuserve_server.core.batching.task import Outcome, Waiter
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.acquired import PreparedRequest
 from tpuserve_server.core.serving.budgets import Encoding, Part, ResponseBudget
@@ -111,7 +113,7 @@ class _Lane:
         layout.bound = bound
         return bound
 
-    async def _encode(
+    def _encode(
         self,
         bound: _Bound,
         result: PredictResult,
@@ -119,10 +121,13 @@ class _Lane:
         encode: Callable[[], Any],  # the protocol's form of a response
         template: Callable[[PredictResult], object],
     ) -> Any:  # noqa: ANN401 - that of `encode`
-        """Encode a response that has no template yet, and make one for those that follow."""
-        # A template makes only responses of about the same size, so no later one needs this check.
+        """Encode a response that has no template yet, and make one for those that follow.
+
+        Return None for a large response, which `ResponseBudget.encode` must encode. A template makes only responses of
+        about the same size, so none of them needs this check.
+        """
         if not self._responses.is_small(*parts):
-            return await self._responses.encode(encode, result.servable.name, *parts)
+            return None
         if bound.templates_left:
             bound.templates_left -= 1
             bound.template = template(result)
@@ -171,61 +176,149 @@ class RequestLane(_Lane):
         self._long_way = long_way
         self._now = clock.monotonic_s
 
-    def handle(self, body: bytes, context: CallContext) -> Coroutine[Any, Any, bytes]:
-        """Return the coroutine that answers a request."""
+    async def handle(self, body: bytes, context: CallContext) -> bytes:
+        """Answer a request in a task, on the lane or the long way."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        call = self.begin(body, context, future)
+        if call is None:
+            return await self._long_way(body, context)
+        try:
+            outcome = {} if call.is_ready else await future
+        except BaseException as error:
+            call.give_up(error)
+            raise
+        response = call.end(outcome)
+        return response if isinstance(response, bytes) else await response
+
+    def begin(self, body: bytes, context: CallContext, waiter: Waiter) -> "LaneCall | None":
+        """See `rpc.Lane`."""
         layout = self._layouts.find(body, None)
         if layout is None or (type(layout.bound) is _Skipped and layout.bound.skips(layout)):
-            return self._long_way(body, context)
+            return None
         priority = _HIGH
         if context.raw_priority is not None:
             try:
                 priority = context.priority
             except InvalidArgument:
-                return self._long_way(body, context)
-        return self._answer(layout, body, context, priority)
-
-    async def _answer(self, layout: Layout, body: bytes, context: CallContext, priority: Priority) -> bytes:
+                return None
         received_s = self._now()
         try:
             model = self._service.acquire(layout.spec)
         except ServingError as error:
             _refused(layout, error)
-            return await self._long_way(body, context)
+            return None
         try:
             inputs = layout.inputs(body)
             bound = layout.bound
             if type(bound) is not _Bound or not model.is_prepared(bound.prepared):
                 bound = self._bind(layout, model, inputs)
-            if bound is not None:
-                meter, series = self._meter, bound.series
-                meter.in_flight += 1
-                try:
-                    deadline = context.deadline
-                    if deadline.is_finite:
-                        model.check_deadline(deadline, priority)
-                    result = await model.predict_prepared(bound.prepared, inputs, deadline, priority)
-                    template, request_id = bound.template, layout.read_id(body)
-                    response: bytes | None = None if template is None else template(result.outputs, request_id)
-                    if response is None:
-                        protocol = self._protocol
-                        parts = ((result.outputs, protocol.encoding),)
-                        encode = partial(protocol.encode, result, request_id)
-                        response = await self._encode(bound, result, parts, encode, protocol.template)
-                    logs = self._logs
-                    if logs is not None and (target := logs.choose(layout.spec.name)):
-                        self._protocol.log(logs, target, body, inputs, result, response)
-                except BaseException as error:
-                    meter.finished(meter.measured(series, context, received_s, model), error)
-                    raise
-                # Before the release: the series of a version end with it.
-                started_s = context.started_s or received_s
-                seen = meter.answered(series, started_s, context.trace_headers, wants_timing=context.wants_timing)
-                if seen is not None:
-                    meter.observe(meter.measured(series, context, received_s, model), seen)
-                return response
-        finally:
+            if bound is None:
+                model.release()
+                return None
+        except BaseException:
             model.release()
-        return await self._long_way(body, context)
+            raise
+        self._meter.in_flight += 1
+        call = LaneCall(self, layout, bound, model, body, inputs, context, received_s)
+        try:
+            deadline = context.deadline
+            if deadline.is_finite:
+                model.check_deadline(deadline, priority)
+            call.recalled = model.begin(bound.prepared, inputs, deadline, priority, waiter)
+        except BaseException as error:
+            call.fail(error)
+            raise
+        return call
+
+
+class LaneCall:
+    """Implements rpc.LaneCall. One event loop's thread owns it."""
+
+    __slots__ = ("_body", "_bound", "_context", "_inputs", "_lane", "_layout", "_model", "_received_s", "recalled")
+
+    def __init__(
+        self,
+        lane: RequestLane,
+        layout: Layout,
+        bound: _Bound,
+        model: AcquiredModel,
+        body: bytes,
+        inputs: Tensors,
+        context: CallContext,
+        received_s: float,
+    ) -> None:
+        """Own `model` until the call ends. The message was complete at `received_s`."""
+        self._lane = lane
+        self._layout = layout
+        self._bound = bound
+        self._model = model
+        self._body = body
+        self._inputs = inputs
+        self._context = context
+        self._received_s = received_s
+        # The result, if the response cache has it.
+        self.recalled: PredictResult | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `end` may be called at once."""
+        return self.recalled is not None
+
+    def end(self, outcome: Outcome) -> bytes | Coroutine[Any, Any, bytes]:
+        """See `rpc.LaneCall`."""
+        try:
+            result = self.recalled or self._model.end(outcome)
+            template, request_id = self._bound.template, self._layout.read_id(self._body)
+            response: bytes | None = None if template is None else template(result.outputs, request_id)
+            if response is None:
+                protocol = self._lane._protocol
+                parts = ((result.outputs, protocol.encoding),)
+                encode = partial(protocol.encode, result, request_id)
+                response = self._lane._encode(self._bound, result, parts, encode, protocol.template)
+                if response is None:
+                    return self._end_slowly(result, encode, parts)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._report(result, response)
+        return response
+
+    async def _end_slowly(self, result: PredictResult, encode: Callable[[], bytes], parts: Sequence[Part]) -> bytes:
+        try:
+            response = await self._lane._responses.encode(encode, result.servable.name, *parts)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self._report(result, response)
+        return response
+
+    def give_up(self, error: BaseException) -> None:
+        """See `rpc.LaneCall`."""
+        self._model.abandon()
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Report that the call has failed, and release the model."""
+        try:
+            meter = self._lane._meter
+            meter.finished(meter.measured(self._bound.series, self._context, self._received_s, self._model), error)
+        finally:
+            self._model.release()
+
+    def _report(self, result: PredictResult, response: bytes) -> None:
+        """Log and report a success, and release the model."""
+        lane, series, context = self._lane, self._bound.series, self._context
+        try:
+            logs = lane._logs
+            if logs is not None and (target := logs.choose(self._layout.spec.name)):
+                lane._protocol.log(logs, target, self._body, self._inputs, result, response)
+            # Before the release: the series of a version end with it.
+            meter, started_s = lane._meter, context.started_s or self._received_s
+            seen = meter.answered(series, started_s, context.trace_headers, wants_timing=context.wants_timing)
+            if seen is not None:
+                meter.observe(meter.measured(series, context, self._received_s, self._model), seen)
+        finally:
+            self._model.release()
 
 
 class RestTemplate(Protocol[_Encoded_co]):
@@ -326,12 +419,20 @@ class RestLane(_Lane, Generic[_Encoded]):
             measured.serves(model, series, priority)
             model.check_deadline(deadline, priority)
             with call.watch_client():
-                result = await model.predict_prepared(bound.prepared, inputs, deadline, priority)
+                future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+                recalled = model.begin(bound.prepared, inputs, deadline, priority, future)
+                try:
+                    result = recalled or model.end(await future)
+                except asyncio.CancelledError:
+                    model.abandon()
+                    raise
             encoded: _Encoded | None = None if bound.template is None else bound.template.encode(result.outputs)
             if encoded is None:
                 form = protocol.form(layout)
-                encode = partial(form.encode, result)
-                encoded = await self._encode(bound, result, form.parts(result), encode, form.template)
+                encode, parts = partial(form.encode, result), form.parts(result)
+                encoded = self._encode(bound, result, parts, encode, form.template)
+                if encoded is None:
+                    encoded = await self._responses.encode(encode, result.servable.name, *parts)
             if recall is not None:
                 protocol.keep(recall, result, encoded)
             logs = self._logs

@@ -4,12 +4,13 @@ A host gets the handler of a method only by admitting a call. An admission needs
 of a call, so it comes before the message. A host that forgets the admission has no handler to run.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.credentials import FindCertificate, no_certificate
+from tpuserve_server.core.batching.task import Outcome, Waiter
 from tpuserve_server.core.system.byte_parts import FindContents
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority
@@ -61,6 +62,39 @@ StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], CallContext], AsyncIt
 _Handler = TypeVar("_Handler")
 
 
+class LaneCall(Protocol):
+    """A call that a lane has taken. One of its methods is called, once, and the call then has ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
+        ...
+
+    def end(self, outcome: Outcome) -> bytes | Coroutine[Any, Any, bytes]:
+        """Return the serialized response, or a coroutine that encodes a large one.
+
+        Raises:
+            ServingError: the request has failed.
+        """
+        ...
+
+    def give_up(self, error: BaseException) -> None:
+        """Report that `error` has ended the call before its outcome. Frees its place in the queue."""
+        ...
+
+
+class Lane(Protocol):
+    """Calls of a method that need neither a task nor a coroutine."""
+
+    def begin(self, body: bytes, context: CallContext, waiter: Waiter) -> LaneCall | None:
+        """Queue a call whose outcome `waiter` gets, or return None before any effect, for the method's `handle`.
+
+        Raises:
+            ServingError: the request has failed.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
     """One serialized request to one serialized response. Raises ServingError. Cancel its task to cancel the call.
@@ -69,12 +103,14 @@ class UnaryMethod:
     `max_message_bytes` is the limit of a message, if it is below the limit of the host. A host that knows the size of a
     message before it arrives refuses a larger one then.
     `find_contents` finds the contents of a large tensor in a message. The host aligns them (ByteParts).
+    `lane` takes some of the calls of `handle`, with the same results, for hosts that save the tasks.
     """
 
     handle: UnaryHandler
     access: Access
     max_message_bytes: int | None = None
     find_contents: FindContents | None = None
+    lane: Lane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +137,15 @@ class GuardedUnary:
     A host calls `admit` once for each call, before it reads the message or allocates memory for it. The host then runs
     the returned handler in the same task and with the same context. `admit` raises ServingError for a refused call, and
     the host must not read the message of that call. An admission must not wait for the client, which may have left.
+
+    Calls of `lane` need no admission. Only methods that admit every call have one.
     """
 
     admit: Callable[[CallContext], Awaitable[UnaryHandler]]
     access: Access
     max_message_bytes: int | None = None
     find_contents: FindContents | None = None
+    lane: Lane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +171,7 @@ def admit_every_call(table: RpcTable) -> GuardedTable:
 def _open(method: UnaryMethod | StreamMethod) -> GuardedMethod:
     facts = (method.access, method.max_message_bytes, method.find_contents)
     if isinstance(method, UnaryMethod):
-        return GuardedUnary(_admitting(method.handle), *facts)
+        return GuardedUnary(_admitting(method.handle), *facts, method.lane)
     return GuardedStream(_admitting(method.handle), *facts)
 
 

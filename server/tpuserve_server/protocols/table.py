@@ -74,7 +74,7 @@ def rpc_table(
     examples = ExampleMethods(service, meter, logs, *limits, check_method_names=check_method_names)
     table: RpcTable = {
         f"/{_PREDICTION.full_name}/Predict": UnaryMethod(
-            prediction.predict, PREDICT, find_contents=find_predict_contents
+            prediction.predict.handle, PREDICT, find_contents=find_predict_contents, lane=prediction.predict
         ),
         f"/{_PREDICTION.full_name}/Classify": UnaryMethod(examples.classify, PREDICT),
         f"/{_PREDICTION.full_name}/Regress": UnaryMethod(examples.regress, PREDICT),

@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,26 @@ logger = logging.getLogger(__name__)
 # The outcome of a task. Errors are values too, to avoid a reference cycle. The traceback of an exception that is set on
 # a future would hold the frames that await it, and these frames hold the future.
 Outcome: TypeAlias = Tensors | ServingError
+
+
+class Waiter(Protocol):
+    """Waits for the outcome of a task: an asyncio.Future, or an object that goes on when the outcome arrives."""
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop, whose thread owns the waiter."""
+        ...
+
+    def done(self) -> bool:
+        """Return whether it has an outcome or has given up. May be called on any thread."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Return whether it has given up. May be called on any thread."""
+        ...
+
+    def set_result(self, outcome: Outcome, /) -> None:
+        """Take the outcome, once and on the event loop. Must not raise."""
+        ...
 
 
 class SplitRequest:
@@ -75,7 +95,7 @@ class SplitRequest:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One request in the queue. Its future belongs to the event loop that made it and is completed only there.
+    """One request in the queue. Its waiter belongs to one event loop and gets the outcome only there.
 
     `shareable`: the task may share a batch with others, because its signature has batching and every array has `rows`
     rows of the signature's shape. Other tasks run alone and unchanged, and count as one row in the queue.
@@ -86,7 +106,7 @@ class Task:
     inputs: Tensors
     rows: int
     deadline: Deadline
-    future: asyncio.Future[Outcome]
+    future: Waiter
     shareable: bool
     enqueued_s: float = field(default=0.0)
     priority: Priority = field(default=Priority.HIGH)
@@ -185,7 +205,7 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object
 
     Each loop calls `sent` after the callers have resumed, which usually encode and send their responses at once.
     """
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Waiter, Outcome]]] = {}
     for task, outcome in outcomes:
         final = outcome if task.split_request is None else task.split_request.add(task.start, task.rows, outcome)
         if final is not None:
@@ -211,7 +231,7 @@ def _settle_batch(tasks: Sequence[Task], outcomes: Sequence[Outcome], sent: Call
     tasks[0].future.get_loop().call_soon(sent)
 
 
-def _settle(share: Sequence[tuple[asyncio.Future[Outcome], Outcome]], sent: Callable[[], object] | None) -> None:
+def _settle(share: Sequence[tuple[Waiter, Outcome]], sent: Callable[[], object] | None) -> None:
     for future, outcome in share:
         if not future.done():
             future.set_result(outcome)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions
-from tpuserve_server.core.batching.task import Task
+from tpuserve_server.core.batching.task import Outcome, Task, Waiter
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_record import ServableHandle
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
@@ -49,6 +49,15 @@ class PreparedRequest(NamedTuple):
     output_names: tuple[str, ...]
     rows: int
     is_shared: bool
+
+
+class _LookUp(NamedTuple):
+    """A request that was looked up in the response cache: its key, and its outputs if the cache has them."""
+
+    responses: VersionResponses
+    key: bytes
+    outputs: Tensors | None
+    look_up_s: float
 
 
 class _Acquired:
@@ -122,7 +131,7 @@ class _Acquired:
 class AcquiredModel(_Acquired):
     """One signature of one version, held for a request while its inputs are decoded and run."""
 
-    __slots__ = ("signature",)
+    __slots__ = ("_look_up", "_task", "signature")
 
     def __init__(
         self,
@@ -143,6 +152,9 @@ class AcquiredModel(_Acquired):
         self.is_recalled = False
         self._times = ()
         self.signature = signature
+        # Of the request that `begin` has queued.
+        self._task: Task | None = None
+        self._look_up: _LookUp | None = None
 
     @property
     def max_rows(self) -> int:
@@ -177,7 +189,7 @@ class AcquiredModel(_Acquired):
         self._shapes.check(self._handle.servable_id, self.signature, name, shape)
 
     def prepare(self, inputs: Tensors, output_filter: tuple[str, ...] = ()) -> PreparedRequest | None:
-        """Check a request for `predict_prepared`, for all inputs with the same names, dtypes and shapes.
+        """Check a request for `begin`, for all inputs with the same names, dtypes and shapes.
 
         Return None for requests that `predict` must check one by one.
 
@@ -201,17 +213,45 @@ class AcquiredModel(_Acquired):
         """Return whether `prepare` of the same version returned `prepared`."""
         return prepared.batcher() is self._loaded.batcher
 
-    def predict_prepared(
-        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority
-    ) -> Coroutine[Any, Any, PredictResult]:
-        """Answer a request like `predict`, without the checks that `prepared` has made.
+    def begin(
+        self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority, waiter: Waiter
+    ) -> PredictResult | None:
+        """Queue a request like `predict`, without the checks that `prepared` has made. Once for each acquired model.
+
+        `waiter` gets the outcome, which `end` turns into the result. Return the result if the response cache has it.
 
         `is_prepared` must hold, and the inputs must have the names, dtypes and shapes of those that were prepared.
+
+        Raises:
+            ServingError: the deadline has passed, or the batcher refuses the request.
         """
-        responses = self._loaded.responses
-        if responses is None:
-            return self._run(inputs, deadline, (), priority, prepared)
-        return self._recall_or_run(responses, inputs, deadline, prepared.output_filter, priority, prepared)
+        if self._loaded.responses is not None:
+            self._look_up = look_up = self._find(inputs, prepared.output_filter)
+            if look_up is not None and look_up.outputs is not None:
+                return self._recalled(look_up.outputs)
+        _, name, _, output_names, rows, is_shared = prepared
+        task = Task(name, output_names, inputs, rows, deadline, waiter, shareable=is_shared, priority=priority)
+        self._submit(task)
+        self._task = task
+        return None
+
+    def end(self, outcome: Outcome) -> PredictResult:
+        """Return the result of the request that `begin` queued.
+
+        Raises:
+            ServingError: with TensorFlow Serving's code and wording for the cause.
+        """
+        task = self._task
+        assert task is not None, "begin sets it"
+        self._ended(task)
+        result = self._result(task, outcome)
+        return result if self._look_up is None else self._kept(self._look_up, result)
+
+    def abandon(self) -> None:
+        """Free the place in the queue of the request that `begin` queued, if it did. It gets no outcome."""
+        if self._task is not None:
+            self._ended(self._task)
+            self._abandon(self._task)
 
     def predict(
         self,
@@ -227,79 +267,94 @@ class AcquiredModel(_Acquired):
         Raises:
             ServingError: with TensorFlow Serving's code and wording for the cause. Raised when awaited.
         """
-        responses = self._loaded.responses
         # A plain function saves the frame of an outer coroutine.
-        if responses is None:
+        if self._loaded.responses is None:
             return self._run(inputs, deadline, output_filter, priority)
-        return self._recall_or_run(responses, inputs, deadline, output_filter, priority)
+        return self._recall_or_run(inputs, deadline, output_filter, priority)
 
     async def _recall_or_run(
-        self,
-        responses: VersionResponses,
-        inputs: Tensors,
-        deadline: Deadline,
-        output_filter: tuple[str, ...],
-        priority: Priority,
-        prepared: PreparedRequest | None = None,
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
     ) -> PredictResult:
-        name, monotonic_s = self.signature.name, self._clock.monotonic_s
-        started_s = monotonic_s()
         if input_bytes(inputs) >= LARGE_INPUT_BYTES:
-            key = await asyncio.to_thread(responses.key, name, output_filter, inputs)
+            look_up = await asyncio.to_thread(self._find, inputs, output_filter)
         else:
-            key = responses.key(name, output_filter, inputs)
+            look_up = self._find(inputs, output_filter)
+        if look_up is not None and look_up.outputs is not None:
+            return self._recalled(look_up.outputs)
+        result = await self._run(inputs, deadline, output_filter, priority)
+        return result if look_up is None else self._kept(look_up, result)
+
+    def _find(self, inputs: Tensors, output_filter: tuple[str, ...]) -> _LookUp | None:
+        """Look up a request in the response cache of the version. None: it cannot have the response."""
+        responses, monotonic_s = self._loaded.responses, self._clock.monotonic_s
+        assert responses is not None, "the caller checks it"
+        started_s = monotonic_s()
+        key = responses.key(self.signature.name, output_filter, inputs)
         if key is None:
-            return await self._run(inputs, deadline, output_filter, priority, prepared)
+            return None
         outputs = responses.find(key)
         look_up_s = monotonic_s() - started_s
         if outputs is not None:
             responses.add_hit_s(look_up_s)
-            self.is_recalled = True
-            return PredictResult(self._handle.servable_id, name, outputs, "hit")
-        result = await self._run(inputs, deadline, output_filter, priority, prepared)
-        started_s = monotonic_s()
+        return _LookUp(responses, key, outputs, look_up_s)
+
+    def _recalled(self, outputs: Tensors) -> PredictResult:
+        self.is_recalled = True
+        return PredictResult(self._handle.servable_id, self.signature.name, outputs, "hit")
+
+    def _kept(self, look_up: _LookUp, result: PredictResult) -> PredictResult:
+        """Keep the result of a request whose response was not in the cache, and return it as such."""
+        responses, key, _, look_up_s = look_up
+        started_s = self._clock.monotonic_s()
         responses.store(key, result.outputs)
-        responses.add_miss_s(look_up_s + monotonic_s() - started_s)
-        return PredictResult(result.servable, name, result.outputs, "miss")
+        responses.add_miss_s(look_up_s + self._clock.monotonic_s() - started_s)
+        return PredictResult(result.servable, result.signature_name, result.outputs, "miss")
 
     async def _run(
-        self,
-        inputs: Tensors,
-        deadline: Deadline,
-        output_filter: tuple[str, ...],
-        priority: Priority,
-        prepared: PreparedRequest | None = None,
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
     ) -> PredictResult:
-        if prepared is None:
-            task = self._make_task(inputs, deadline, output_filter, priority)
-        else:
-            future = asyncio.get_running_loop().create_future()
-            _, name, _, output_names, rows, is_shared = prepared
-            task = Task(name, output_names, inputs, rows, deadline, future, shareable=is_shared, priority=priority)
-        batcher, timers = self._loaded.batcher, None
-        remaining_s = deadline.at_s - self._clock.monotonic_s()
-        if remaining_s <= 0:
-            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
-        batcher.submit(task)
-        if remaining_s < math.inf:
-            timers = self._timers.of(task.future.get_loop())
-            timers.start(task, remaining_s, partial(_expire, batcher, task, self._handle.servable_id))
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        task = self._make_task(inputs, deadline, output_filter, priority, future)
+        self._submit(task)
         try:
-            outcome = await task.future
+            outcome = await future
         except asyncio.CancelledError:
             self._abandon(task)
             raise
         finally:
-            if timers is not None:
-                timers.cancel(task)
-            resumed_s = self._clock.monotonic_s()
-            self._times += (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, resumed_s),)
+            self._ended(task)
+        return self._result(task, outcome)
+
+    def _submit(self, task: Task) -> None:
+        """Queue a task, whose waiter gets an error at its deadline.
+
+        Raises:
+            DeadlineExceeded: it has passed.
+            ServingError: as `Batcher.submit`.
+        """
+        remaining_s = task.deadline.at_s - self._clock.monotonic_s()
+        if remaining_s <= 0:
+            raise DeadlineExceeded(f"Deadline exceeded before request for {self._handle.servable_id} was queued")
+        batcher = self._loaded.batcher
+        batcher.submit(task)
+        if remaining_s < math.inf:
+            expire = partial(_expire, batcher, task, self._handle.servable_id)
+            self._timers.of(task.future.get_loop()).start(task, remaining_s, expire)
+
+    def _ended(self, task: Task) -> None:
+        """Record that a task has left the batcher, or that its caller has given up."""
+        if task.deadline.is_finite:
+            self._timers.of(task.future.get_loop()).cancel(task)
+        now_s = self._clock.monotonic_s()
+        self._times += (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, now_s),)
+
+    def _result(self, task: Task, outcome: Outcome) -> PredictResult:
         if isinstance(outcome, ServingError):
-            raise self._explained(outcome, task, inputs)
+            raise self._explained(outcome, task)
         return PredictResult(self._handle.servable_id, self.signature.name, outcome)
 
     def _make_task(
-        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority
+        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority, waiter: Waiter
     ) -> Task:
         signature, batcher = self.signature, self._loaded.batcher
         rows = count_plain_rows(signature, inputs) if signature.name in batcher.options else 0
@@ -311,7 +366,7 @@ class AcquiredModel(_Acquired):
             inputs=inputs,
             rows=rows or 1,
             deadline=deadline,
-            future=asyncio.get_running_loop().create_future(),
+            future=waiter,
             shareable=rows > 0,
             priority=priority,
         )
@@ -338,12 +393,12 @@ class AcquiredModel(_Acquired):
         expired = task.deadline.expired(self._clock.monotonic_s() + EARLY_S)
         self._loaded.batcher.discard(task, "expired" if expired else "cancelled")
 
-    def _explained(self, error: ServingError, task: Task, inputs: Tensors) -> ServingError:
+    def _explained(self, error: ServingError, task: Task) -> ServingError:
         """Return a copy of the task's error, to be raised."""
-        if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, inputs):
+        if not isinstance(error, InvalidArgument) or task.shareable or matches_shapes(self.signature, task.inputs):
             return error.copy()
         # With lenient shapes, the model refused one that its signature does not guarantee: name the shapes first.
-        described = describe_shapes(self._handle.servable_id, self.signature, inputs)
+        described = describe_shapes(self._handle.servable_id, self.signature, task.inputs)
         return InvalidArgument(f"{described} ({error.message})")
 
 

@@ -94,7 +94,7 @@ class InferenceMethods:
         self._inferring = Inferring(service, logs, regions, budgets.decoded)
         self._responses = budgets.response
         # Answers ModelInfer.
-        self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, budgets.response, logs).handle
+        self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, budgets.response, logs)
 
     async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer one request of a `method`, which metrics name."""

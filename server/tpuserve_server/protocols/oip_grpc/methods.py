@@ -83,7 +83,9 @@ def oip_methods(
     stream = StreamMethods(inference, max_request_bytes)
     metadata = MetadataMethods(service, meter, administration.server if administration else describe_server())
     methods: dict[str, UnaryMethod | StreamMethod] = {
-        "ModelInfer": UnaryMethod(inference.model_infer, PREDICT, find_contents=find_raw_contents),
+        "ModelInfer": UnaryMethod(
+            inference.model_infer.handle, PREDICT, find_contents=find_raw_contents, lane=inference.model_infer
+        ),
         "ModelStreamInfer": StreamMethod(stream.model_stream_infer, PREDICT, find_contents=find_raw_contents),
         "ServerLive": UnaryMethod(metadata.server_live, OPEN),
         "ServerReady": UnaryMethod(metadata.server_ready, OPEN),

@@ -95,7 +95,7 @@ class PredictionMethods:
         self._encoding = lane.encoding
         self._responses = budgets.response
         # Answers Predict.
-        self.predict = RequestLane(lane, self._predict, service, meter, clock, budgets.response, logs).handle
+        self.predict = RequestLane(lane, self._predict, service, meter, clock, budgets.response, logs)
 
     async def _predict(self, body: bytes, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:
