@@ -30,9 +30,17 @@ class Endpoint:
     """Answers `http` scopes. One event loop's thread owns it."""
 
     def __init__(
-        self, application: Application, options: HostOptions, in_flight: InFlight, rate: RateLimit | None
+        self,
+        application: Application,
+        options: HostOptions,
+        in_flight: InFlight,
+        rate: RateLimit | None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Serve `application`. `in_flight` counts the calls, and `rate` limits inference requests."""
+        """Serve `application` on `loop`, or on the running one.
+
+        `in_flight` counts the calls, and `rate` limits inference requests.
+        """
         self._rest = RestCalls(application.rest, in_flight, application.overload_gate)
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
@@ -52,6 +60,7 @@ class Endpoint:
             receiving=application.receiving,
             sending=application.sending,
             gate=application.overload_gate,
+            loop=loop,
         )
 
     def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot paths
@@ -61,7 +70,9 @@ class Endpoint:
         if scope["type"] != "http":
             return send({"type": "websocket.close"})
         self._traffic.requests[scope["http_version"]] += 1
-        is_grpc = is_grpc_request(scope, self._rpc)
+        # A loop over the headers takes twice as long.
+        headers = dict(scope["headers"])
+        is_grpc = is_grpc_request(scope, headers, self._rpc)
         if has_long_headers(scope):
             self._traffic.refused["header_size"] += 1
             return LONG_HEADERS.send(send, is_grpc=is_grpc)
@@ -72,11 +83,11 @@ class Endpoint:
             scope[CERTIFICATE_KEY] = partial(names_of_scope, scope)
         send = self._responses.charged(scope, send)
         if self._reported is not None:
-            send = self._reported.reported(scope, send, is_grpc=is_grpc)
+            send = self._reported.reported(scope, headers, send, is_grpc=is_grpc)
         if is_grpc:
             if self._rest.farewell:
                 return self._hold(scope, receive, send)
-            return self._grpc(scope, receive, send)
+            return self._grpc.begin(scope, headers, receive, send)
         if scope["http_version"] == "1.1":
             receive = self._departed.receive(scope, receive)
         return self._rest(scope, receive, send)

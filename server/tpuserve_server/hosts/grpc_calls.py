@@ -77,8 +77,11 @@ class GrpcOverAsgi:
         gate: OverloadGate,
         clock: Clock | None = None,
         poll_interval_s: float = INTERVAL_S,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """Answer on `loop`, or on the running one."""
         self._rpc = rpc
+        self._loop = loop
         self._gate = gate
         self._receiving = receiving
         self._sending = sending
@@ -89,7 +92,10 @@ class GrpcOverAsgi:
 
     def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> Awaitable[None]:
         """Answer one HTTP request. Non-gRPC requests get status 405 or 415, all others 200 and a grpc-status."""
-        headers = dict(scope["headers"])
+        return self.begin(scope, dict(scope["headers"]), receive, send)
+
+    def begin(self, scope: "Scope", headers: dict[bytes, bytes], receive: "Receive", send: "Send") -> Awaitable[None]:
+        """Answer as `__call__`, with the headers by name."""
         method = self._rpc.get(scope["path"])
         if (
             isinstance(method, GuardedUnary)
@@ -100,10 +106,10 @@ class GrpcOverAsgi:
             and "http.response.trailers" in scope.get("extensions", ())
             and not self._gate.may_refuse
         ):
-            return self._begin(method.lane, method.max_message_bytes, scope, headers, receive, send)
+            return self._begin_quickly(method.lane, method.max_message_bytes, scope, headers, receive, send)
         return self._answer(scope, headers, receive, send)
 
-    def _begin(
+    def _begin_quickly(
         self,
         lane: Lane,
         limit_bytes: int | None,
@@ -122,7 +128,9 @@ class GrpcOverAsgi:
                 context = self._context(scope, headers, [], is_unary=True)
             except ServingError:  # The task reports it.
                 return self._answer(scope, headers, receive, send, first)
-            call = QuickCall(scope, send, context, self._in_flight, self._sending, self._clock)
+            # Python 3.11 takes a system call to find it.
+            loop = self._loop or asyncio.get_running_loop()
+            call = QuickCall(scope, send, context, self._in_flight, self._sending, self._clock, loop)
             if call.begin(lane, request):
                 return call
         return self._answer(scope, headers, receive, send, first)

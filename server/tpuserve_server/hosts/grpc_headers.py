@@ -45,15 +45,12 @@ def is_grpc(content_type: bytes) -> bool:
     return content_type == b"application/grpc" or content_type.startswith((b"application/grpc+", b"application/grpc;"))
 
 
-def is_grpc_request(scope: "Scope", methods: Container[str]) -> bool:
+def is_grpc_request(scope: "Scope", headers: Mapping[bytes, bytes], methods: Container[str]) -> bool:
     """Return whether gRPC handles a request, by its content type, on any port.
 
     gRPC also handles requests for its `methods` with other content types, in order to refuse them.
     """
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            return value.startswith(b"application/grpc") or scope["path"] in methods
-    return scope["path"] in methods
+    return headers.get(b"content-type", b"").startswith(b"application/grpc") or scope["path"] in methods
 
 
 def deadline_of(timeout: bytes | None, clock: Clock) -> Deadline:

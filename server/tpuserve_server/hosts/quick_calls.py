@@ -28,8 +28,8 @@ class QuickCall:
     """Implements core's Waiter, and the part of asyncio.Task that the HTTP server uses. Its event loop owns it."""
 
     __slots__ = (
-        "_call", "_callback", "_clock", "_context", "_error", "_has_ended", "_in_flight", "_is_cancelled", "_is_settled", "_loop",
-        "_scope", "_send", "_sending", "_task",
+        "_call", "_callback", "_clock", "_context", "_error", "_has_ended", "_in_flight", "_is_cancelled",
+        "_is_settled", "_loop", "_scope", "_send", "_sending", "_task",
     )  # fmt: skip
 
     # Set by a lane that takes the call.
@@ -43,15 +43,16 @@ class QuickCall:
         in_flight: InFlight,
         sending: SendingBudget,
         clock: Clock,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Answer with `send`. `sending` is charged for a large response."""
+        """Answer with `send` on the running `loop`. `sending` is charged for a large response."""
         self._scope = scope
         self._send = send
         self._context = context
         self._in_flight = in_flight
         self._sending = sending
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._callback: Callable[[Any], object] | None = None
         # It has an outcome, or its client has gone.
         self._is_settled = False

@@ -113,7 +113,8 @@ class ServingProcess:
         self._handover = Handover(options)
         rate = RateLimit(options.max_requests_per_s) if options.max_requests_per_s else None
         sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in setup.sockets.items()}
-        self._server = HttpServer(lambda: Endpoint(application, options, self._in_flight, rate), sockets, options)
+        loop = asyncio.get_running_loop()
+        self._server = HttpServer(lambda: Endpoint(application, options, self._in_flight, rate, loop), sockets, options)
         self._certificates = (
             None
             if options.tls is None
