@@ -44,7 +44,7 @@ async def respond(
 
     headers = [(b"x", b"y")] + ([] if ask is None else [(b"endpoint-load-metrics-format", ask)])
     scope: dict[str, Any] = {"path": path, "headers": headers}
-    reported = ReportedResponses(Fixed(), mode).reported(scope, send, is_grpc=path == RPC)
+    reported = ReportedResponses(Fixed(), mode).reported(scope, dict(headers), send, is_grpc=path == RPC)
     for message in messages:
         await reported(message)
     return sent
