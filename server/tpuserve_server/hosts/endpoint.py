@@ -37,9 +37,9 @@ class Endpoint:
         rate: RateLimit | None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Serve `application` on `loop`, or on the running one.
+        """Serve `application`. `in_flight` counts the calls, and `rate` limits inference requests.
 
-        `in_flight` counts the calls, and `rate` limits inference requests.
+        `loop` is the one of a server that cancels what this endpoint returns. See GrpcOverAsgi.
         """
         self._rest = RestCalls(application.rest, in_flight, application.overload_gate)
         self._rpc = application.rpc

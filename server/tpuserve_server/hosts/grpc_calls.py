@@ -79,7 +79,10 @@ class GrpcOverAsgi:
         poll_interval_s: float = INTERVAL_S,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Answer on `loop`, or on the running one."""
+        """With the running `loop`, calls of lanes need no task.
+
+        `allow_quick_calls` has prepared it, and the server cancels what this application returns when a client leaves.
+        """
         self._rpc = rpc
         self._loop = loop
         self._gate = gate
@@ -98,7 +101,8 @@ class GrpcOverAsgi:
         """Answer as `__call__`, with the headers by name."""
         method = self._rpc.get(scope["path"])
         if (
-            isinstance(method, GuardedUnary)
+            self._loop is not None
+            and isinstance(method, GuardedUnary)
             and method.lane is not None
             and headers.get(b"content-type") == b"application/grpc"
             and b"grpc-encoding" not in headers
@@ -106,11 +110,12 @@ class GrpcOverAsgi:
             and "http.response.trailers" in scope.get("extensions", ())
             and not self._gate.may_refuse
         ):
-            return self._begin_quickly(method.lane, method.max_message_bytes, scope, headers, receive, send)
+            return self._begin_quickly(self._loop, method.lane, method.max_message_bytes, scope, headers, receive, send)
         return self._answer(scope, headers, receive, send)
 
     def _begin_quickly(
         self,
+        loop: asyncio.AbstractEventLoop,
         lane: Lane,
         limit_bytes: int | None,
         scope: "Scope",
@@ -128,8 +133,6 @@ class GrpcOverAsgi:
                 context = self._context(scope, headers, [], is_unary=True)
             except ServingError:  # The task reports it.
                 return self._answer(scope, headers, receive, send, first)
-            # Python 3.11 takes a system call to find it.
-            loop = self._loop or asyncio.get_running_loop()
             call = QuickCall(scope, send, context, self._in_flight, self._sending, self._clock, loop)
             if call.begin(lane, request):
                 return call
