@@ -95,7 +95,7 @@ class SplitRequest:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One request in the queue. Its waiter belongs to one event loop and gets the outcome only there.
+    """One request in the queue. Its future belongs to the event loop that made it and is completed only there.
 
     `shareable`: the task may share a batch with others, because its signature has batching and every array has `rows`
     rows of the signature's shape. Other tasks run alone and unchanged, and count as one row in the queue.
@@ -106,7 +106,8 @@ class Task:
     inputs: Tensors
     rows: int
     deadline: Deadline
-    future: Waiter
+    # Callers that need no future have another Waiter here. The batcher uses only the methods of that.
+    future: asyncio.Future[Outcome]
     shareable: bool
     enqueued_s: float = field(default=0.0)
     priority: Priority = field(default=Priority.HIGH)

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions
@@ -230,7 +230,8 @@ class AcquiredModel(_Acquired):
             if look_up is not None and look_up.outputs is not None:
                 return self._recalled(look_up.outputs)
         _, name, _, output_names, rows, is_shared = prepared
-        task = Task(name, output_names, inputs, rows, deadline, waiter, shareable=is_shared, priority=priority)
+        future = cast("asyncio.Future[Outcome]", waiter)
+        task = Task(name, output_names, inputs, rows, deadline, future, shareable=is_shared, priority=priority)
         self._submit(task)
         self._task = task
         return None
@@ -244,7 +245,7 @@ class AcquiredModel(_Acquired):
         task = self._task
         assert task is not None, "begin sets it"
         self._ended(task)
-        result = self._result(task, outcome)
+        result = self._result_of(task, outcome)
         return result if self._look_up is None else self._kept(self._look_up, result)
 
     def abandon(self) -> None:
@@ -323,7 +324,7 @@ class AcquiredModel(_Acquired):
             raise
         finally:
             self._ended(task)
-        return self._result(task, outcome)
+        return self._result_of(task, outcome)
 
     def _submit(self, task: Task) -> None:
         """Queue a task, whose waiter gets an error at its deadline.
@@ -348,13 +349,18 @@ class AcquiredModel(_Acquired):
         now_s = self._clock.monotonic_s()
         self._times += (TaskTimes(self._handle.servable_id, task.enqueued_s, task.runs, now_s),)
 
-    def _result(self, task: Task, outcome: Outcome) -> PredictResult:
+    def _result_of(self, task: Task, outcome: Outcome) -> PredictResult:
         if isinstance(outcome, ServingError):
             raise self._explained(outcome, task)
         return PredictResult(self._handle.servable_id, self.signature.name, outcome)
 
     def _make_task(
-        self, inputs: Tensors, deadline: Deadline, output_filter: tuple[str, ...], priority: Priority, waiter: Waiter
+        self,
+        inputs: Tensors,
+        deadline: Deadline,
+        output_filter: tuple[str, ...],
+        priority: Priority,
+        future: asyncio.Future[Outcome],
     ) -> Task:
         signature, batcher = self.signature, self._loaded.batcher
         rows = count_plain_rows(signature, inputs) if signature.name in batcher.options else 0
@@ -366,7 +372,7 @@ class AcquiredModel(_Acquired):
             inputs=inputs,
             rows=rows or 1,
             deadline=deadline,
-            future=waiter,
+            future=future,
             shareable=rows > 0,
             priority=priority,
         )
