@@ -207,8 +207,9 @@ class QuickCall:
     def _end(self) -> None:
         self._has_ended = True
         self._in_flight.end(self)
-        if self._callback is not None:
-            self._callback(self)
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self)
 
 
 def allow_quick_calls(loop: asyncio.AbstractEventLoop) -> None:

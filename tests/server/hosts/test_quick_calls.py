@@ -1,6 +1,7 @@
 """Tests that calls of a lane need no task, and end like those that have one."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.lane_house import LaneHouse
 from tests.support.lane_messages import PREDICT, message
 from tests.support.open_gate import OPEN_GATE
 from tpuserve_formats.messages.official import PredictResponse
+from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
@@ -193,3 +195,18 @@ async def test_cached_response_needs_no_run(host: Host) -> None:
         await call
         assert exchange.status == (0, "")
     assert len(host.house.servables[2].batches) == 1
+
+
+async def test_answered_call_leaves_nothing_to_the_garbage_collector(host: Host) -> None:
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(20):
+            _, call = host.begin()
+            await call
+        gc.collect()
+        left = [each for each in gc.garbage if isinstance(each, QuickCall | Task)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == []

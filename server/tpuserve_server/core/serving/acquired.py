@@ -152,7 +152,8 @@ class AcquiredModel(_Acquired):
         self.is_recalled = False
         self._times = ()
         self.signature = signature
-        # Of the request that `begin` has queued.
+        # Of the request that `begin` has queued. Its waiter may refer to this object, so that only the garbage collector
+        # would free them if it stayed.
         self._task: Task | None = None
         self._look_up: _LookUp | None = None
 
@@ -242,7 +243,7 @@ class AcquiredModel(_Acquired):
         Raises:
             ServingError: with TensorFlow Serving's code and wording for the cause.
         """
-        task = self._task
+        task, self._task = self._task, None
         assert task is not None, "begin sets it"
         self._ended(task)
         result = self._result_of(task, outcome)
@@ -250,9 +251,10 @@ class AcquiredModel(_Acquired):
 
     def abandon(self) -> None:
         """Free the place in the queue of the request that `begin` queued, if it did. It gets no outcome."""
-        if self._task is not None:
-            self._ended(self._task)
-            self._abandon(self._task)
+        task, self._task = self._task, None
+        if task is not None:
+            self._ended(task)
+            self._abandon(task)
 
     def predict(
         self,

@@ -290,9 +290,9 @@ class LateTrim:
 
 
 # Container allocations minus deallocations between collections. A request makes about fifty, which are freed by
-# reference count. The collector should not traverse the objects of the requests in flight, where it finds no garbage:
-# at 2,000 it took 4 % of the CPU with 32 in flight. Much garbage at once stops all threads: 20,000 objects take 5 ms.
-_COLLECTION_THRESHOLDS = (10_000, 20, 10)
+# reference count. At 700, the default before Python 3.13, the collector would traverse the objects of a few dozen
+# requests and find no garbage. Much garbage at once stops all threads: 20,000 objects take 5 ms.
+_COLLECTION_THRESHOLDS = (2_000, 20, 50)
 
 
 def settle_garbage_collector() -> None:
