@@ -6,16 +6,19 @@ of a call, so it comes before the message. A host that forgets the admission has
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.credentials import FindCertificate, no_certificate
-from tpuserve_server.core.batching.task import Outcome, Waiter
-from tpuserve_server.core.system.byte_parts import FindContents
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.trace_context import TraceHeaders
 from tpuserve_server.protocols.priority import parse_priority
+
+# The supervisor's process imports this module, and must not import numpy.
+if TYPE_CHECKING:
+    from tpuserve_server.core.batching.task import Outcome, Waiter
+    from tpuserve_server.core.system.byte_parts import FindContents
 
 # Headers of a response on REST, trailers on gRPC: names in lower case, and ASCII values.
 Trailers: TypeAlias = list[tuple[str, str]]
@@ -70,7 +73,7 @@ class LaneCall(Protocol):
         """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
         ...
 
-    def end(self, outcome: Outcome) -> bytes | Coroutine[Any, Any, bytes]:
+    def end(self, outcome: "Outcome") -> bytes | Coroutine[Any, Any, bytes]:
         """Return the serialized response, or a coroutine that encodes a large one.
 
         Raises:
@@ -86,7 +89,7 @@ class LaneCall(Protocol):
 class Lane(Protocol):
     """Calls of a method that need neither a task nor a coroutine."""
 
-    def begin(self, body: bytes, context: CallContext, waiter: Waiter) -> LaneCall | None:
+    def begin(self, body: bytes, context: CallContext, waiter: "Waiter") -> LaneCall | None:
         """Queue a call whose outcome `waiter` gets, or return None before any effect, for the method's `handle`.
 
         Raises:
@@ -109,7 +112,7 @@ class UnaryMethod:
     handle: UnaryHandler
     access: Access
     max_message_bytes: int | None = None
-    find_contents: FindContents | None = None
+    find_contents: "FindContents | None" = None
     lane: Lane | None = None
 
 
@@ -123,7 +126,7 @@ class StreamMethod:
     handle: StreamHandler
     access: Access
     max_message_bytes: int | None = None
-    find_contents: FindContents | None = None
+    find_contents: "FindContents | None" = None
 
 
 # Methods by full path, such as "/tensorflow.serving.PredictionService/Predict".
@@ -144,7 +147,7 @@ class GuardedUnary:
     admit: Callable[[CallContext], Awaitable[UnaryHandler]]
     access: Access
     max_message_bytes: int | None = None
-    find_contents: FindContents | None = None
+    find_contents: "FindContents | None" = None
     lane: Lane | None = None
 
 
@@ -155,7 +158,7 @@ class GuardedStream:
     admit: Callable[[CallContext], Awaitable[StreamHandler]]
     access: Access
     max_message_bytes: int | None = None
-    find_contents: FindContents | None = None
+    find_contents: "FindContents | None" = None
 
 
 GuardedMethod: TypeAlias = GuardedUnary | GuardedStream

@@ -152,8 +152,8 @@ class AcquiredModel(_Acquired):
         self.is_recalled = False
         self._times = ()
         self.signature = signature
-        # Of the request that `begin` has queued. Its waiter may refer to this object, so that only the garbage collector
-        # would free them if it stayed.
+        # Of the request that `begin` has queued. Its waiter may refer to this object: only the garbage collector would
+        # free them if it stayed.
         self._task: Task | None = None
         self._look_up: _LookUp | None = None
 
