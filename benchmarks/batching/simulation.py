@@ -10,7 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import (
+    ROW_TO_ROW,
+    SILENT_METRICS,
+    SimulatedDevice,
+    VirtualClock,
+    VirtualLoop,
+    VirtualThreads,
+)
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.objective import Sizes, capacity
@@ -173,7 +180,7 @@ def simulate(device: Device, setting: Setting, times: Sequence[float], seed: int
             warmed(setting.options.buckets, cost_s),
         ),
         BatchingParameters(max_enqueued_batches=setting.max_enqueued_batches),
-        DeviceServices(clock, SILENT_METRICS),
+        DeviceServices(clock, SILENT_METRICS, threads=VirtualThreads(clock)),
     )
     clients = _Clients(clock, batcher, times, device.latency_s)
     began_s = time.perf_counter()

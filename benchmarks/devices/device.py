@@ -13,6 +13,7 @@ of two busy models of weights 1 and 3.
 import argparse
 import asyncio
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -160,16 +161,19 @@ async def ask_on(one: Model, x: Tensors, pause_s: float, until_s: float) -> None
             await asyncio.sleep(pause_s)
 
 
-def rows_per_s(servable: Servable, threads: int, seconds: float) -> float:
-    """Return the rows per second with four batches' rows always waiting or running."""
+def rows_per_s(servable: Servable, threads: int, seconds: float, batches: int = 4) -> float:
+    """Return the rows per second with the rows of `batches` batches always waiting or running."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
     one = model("m", servable, DeviceShare(threads), threads=threads)
-    measure([one], lambda busy: [functools.partial(ask_on, busy, x, 0.0)] * (4 * BATCH), seconds)
+    measure([one], lambda busy: [functools.partial(ask_on, busy, x, 0.0)] * (batches * BATCH), seconds)
     return len(one.latencies_s) / seconds
 
 
 def overlap(tensorflow: Servable, seconds: float, repeats: int) -> list[dict[str, float | str]]:
-    """Return the rows per second by batches in flight, as medians of interleaved repeats."""
+    """Return the rows per second by batches in flight, as medians of interleaved repeats.
+
+    With the clients of two batches, the next batch fills while one runs. With those of four, full batches wait.
+    """
     devices: dict[str, Callable[[int], Servable]] = {
         "sleeps 2 ms + 0.2 ms per row": functools.partial(sleeping, 0.002, 0.0002),
         "sleeps 4 ms + 0.4 ms per row": functools.partial(sleeping, 0.004, 0.0004),
@@ -179,27 +183,27 @@ def overlap(tensorflow: Servable, seconds: float, repeats: int) -> list[dict[str
         ),
     }
     table: list[dict[str, float | str]] = []
-    for name, make in devices.items():
+    for (name, make), batches in itertools.product(devices.items(), (2, 4)):
         ways: dict[str, Callable[[], float]] = {
-            f"{ahead} in flight": functools.partial(_in_flight, make, ahead, seconds) for ahead in (1, 2, 3)
+            f"{ahead} in flight": functools.partial(_in_flight, make, ahead, seconds, batches) for ahead in (1, 2, 3)
         }
         if name.startswith("TensorFlow"):
-            ways["in dispatch"] = functools.partial(rows_per_s, tensorflow, 1, seconds)
-            ways["in dispatch, 2 threads"] = functools.partial(rows_per_s, tensorflow, 2, seconds)
+            ways["in dispatch"] = functools.partial(rows_per_s, tensorflow, 1, seconds, batches)
+            ways["in dispatch, 2 threads"] = functools.partial(rows_per_s, tensorflow, 2, seconds, batches)
         rates: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(repeats):
             for way, run in ways.items():
                 rates[way].append(run())
-        row: dict[str, float | str] = {"device": name}
+        row: dict[str, float | str] = {"device": name, "clients": f"{batches} batches"}
         row.update({way: statistics.median(rate) for way, rate in rates.items()})
         table.append(row)
     return table
 
 
-def _in_flight(make: Callable[[int], Servable], ahead: int, seconds: float) -> float:
+def _in_flight(make: Callable[[int], Servable], ahead: int, seconds: float, batches: int) -> float:
     servable = make(ahead)
     try:
-        return rows_per_s(servable, 1, seconds)
+        return rows_per_s(servable, 1, seconds, batches)
     finally:
         servable.close()
 

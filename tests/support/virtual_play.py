@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.support.fake_device import DOUBLE_WIDE, RecordingMetrics
-from tests.support.virtual_time import VirtualClock, VirtualLoop
+from tests.support.virtual_time import VirtualClock, VirtualLoop, VirtualThreads
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
@@ -127,7 +127,7 @@ class Play:
                 max_enqueued_batches=world.max_enqueued_batches,
                 low_priority_max_enqueued_batches=world.low_priority_max_enqueued_batches,
             ),
-            DeviceServices(self.clock, self.metrics),
+            DeviceServices(self.clock, self.metrics, threads=VirtualThreads(self.clock)),
         )
 
     def perform(self, script: Sequence[Step]) -> None:

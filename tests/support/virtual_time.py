@@ -18,6 +18,7 @@ from typing import TypeVarTuple, Unpack
 
 import numpy as np
 
+from tpuserve_server.core.batching.run_threads import RunThreads, Worker
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.terms.types import Signature, Tensors, TensorSpec
 
@@ -38,6 +39,8 @@ class VirtualClock:
         self._soon: deque[tuple[_Callback, tuple[object, ...]]] = deque()
         self._numbers = itertools.count()
         self._running = False
+        # Whether the device thread waits for the device.
+        self.computes = False
         self._condition: threading.Condition | None = None
         self._parked = threading.Event()
         self._error: BaseException | None = None
@@ -82,7 +85,9 @@ class VirtualClock:
 
     def pass_until(self, at_s: float) -> None:
         """Let time pass, like a computing device."""
+        self.computes = True
         self._pass(at_s, until_woken=False)
+        self.computes = False
 
     def _pass(self, at_s: float, *, until_woken: bool) -> bool:
         """Return whether no event is left."""
@@ -116,6 +121,25 @@ class VirtualClock:
             _, _, callback, args, handle = heapq.heappop(events)
             if handle is None or not handle.cancelled():
                 callback(*args)
+
+
+class VirtualThreads(RunThreads):
+    """The device thread of a VirtualClock. While it waits for the device, it runs other workers like callbacks.
+
+    With real time, another thread of the pool runs them.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        """Start no thread before the batcher joins."""
+        super().__init__(clock)
+        self._virtual = clock
+
+    def submit(self, worker: Worker) -> None:
+        """Run a worker on the device thread."""
+        if self._virtual.computes:
+            self._virtual.soon(worker)
+        else:
+            super().submit(worker)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):

@@ -54,9 +54,9 @@ class RecordedServable:
         # Copied, because every batch reads them.
         self.signatures = servable.signatures
         self.device = servable.device
-        self.max_in_flight = servable.max_in_flight
+        # A suspect waits for its turn, which belongs to a thread. Another one may take the results of runs in flight.
+        self.max_in_flight = 1 if self.is_suspect else servable.max_in_flight
         self.unrepeatable = servable.unrepeatable
-        # A suspect waits for its turn.
         self.never_blocks = servable.never_blocks and not self.is_suspect
 
     def serve(self, entries: Mapping[str, SignatureEntry]) -> None:

@@ -158,13 +158,18 @@ def test_failed_runs_leave_no_mark(tmp_path: Path) -> None:
 def test_suspects_run_one_at_a_time_so_that_the_next_end_blames_one(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     for servable_id in (A, B):
-        recorded = load(journal, FakeServable(never_blocks=True), servable_id)
+        recorded = load(journal, FakeServable(never_blocks=True, max_in_flight=2), servable_id)
         assert recorded.never_blocks
+        assert recorded.max_in_flight == 2
         begin(recorded, 1, 2)
     journal = open_journal(tmp_path, FAULT)
-    first, second = (load(journal, FakeServable(never_blocks=True), servable_id) for servable_id in (A, B))
+    first, second = (
+        load(journal, FakeServable(never_blocks=True, max_in_flight=2), servable_id) for servable_id in (A, B)
+    )
     # No event loop waits for another suspect.
     assert not first.never_blocks
+    # The turn belongs to a thread, and another one may take the result of a run in flight.
+    assert first.max_in_flight == 1
     flight = first.dispatch("serving_default", {"x": np.ones((1, 2), np.float32)}, ["y"])
     waiting = threading.Thread(target=run, args=(second, 1, 2))
     waiting.start()

@@ -110,6 +110,11 @@ class Backlog:
             depths[batch.rules.name] = depths.get(batch.rules.name, QueueDepth()).plus(depth)
         return depths
 
+    @property
+    def has_closed(self) -> bool:
+        """Whether some waiting batch takes no more rows."""
+        return any(len(batches) > 1 or batches[0].is_full for batches in self.batches.values())
+
     def ready(self, now_s: float, *, closed: bool = False) -> Batch | None:
         """Return the ready batch with the earliest task in order, or None if no batch is ready.
 
@@ -118,16 +123,16 @@ class Backlog:
         """
         ready: Batch | None = None
         since_s = float("inf")
+        if closed and not self.has_closed:
+            return None
         if self._unordered:
             self._restore_order()
-        may_run = not closed
         for batches in self.batches.values():
             first = batches[0]
-            may_run = may_run or len(batches) > 1 or first.is_full
             order_s = first.tasks[0].order_s
             if order_s < since_s and (not first.rules.policy.waits or ready_s(batches) <= now_s):
                 ready, since_s = first, order_s
-        return ready if may_run else None
+        return ready
 
     def take(self, batch: Batch, now_s: float) -> list[Task]:
         """Remove and return the tasks of a batch that `ready` returned, as many as the policy runs at once.

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 class _Worker:
     """Runs batches of a version one by one. It keeps a thread only while it runs.
 
-    `turn` is its turn on the device. The batcher's lock guards `is_running` and `is_hung`. A worker that waits for a
-    batch, for its turn or for a thread is not running. One that has ended counts as running.
+    `turn` is its turn on the device. The batcher's lock guards `is_running`, `is_waiting` and `is_hung`. A worker is
+    running while a thread takes and starts its batches. One that waits for a batch, for its turn or for a thread is not
+    running. One that has ended counts as running. While `is_waiting`, a thread waits for the result of its oldest
+    batch. If more batches may be in flight, another thread may run the worker meanwhile, and start the next one.
     """
 
-    __slots__ = ("_run", "is_hung", "is_running", "runner", "turn")
+    __slots__ = ("_run", "is_hung", "is_running", "is_waiting", "runner", "turn")
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class _Worker:
     ) -> None:
         self.runner = runner
         self.turn = device.turn(servable_id, partial(threads.submit, self))
-        self.is_running = self.is_hung = False
+        self.is_running = self.is_waiting = self.is_hung = False
         self._run = run
 
     def __call__(self) -> None:
@@ -86,6 +88,8 @@ class Batcher:
         self._changed = threading.Condition(self._lock)
         servable, threads = version.servable, parameters.threads
         self._taken = DeviceQueue(threads, servable.max_in_flight)
+        # Whether a worker starts a batch while a thread waits for the one before.
+        self._overlaps = servable.max_in_flight // threads > 1
         self._host = HostDelay()
         deadlines = DeadlineCheck(self._id, self._taken, self._host)
         self._queue = BatchQueue(
@@ -108,7 +112,7 @@ class Batcher:
         self._device = DeviceShare(threads) if services.device is None else services.device
         self._device.join(self._id, parameters.weight)
         self._workers = self._create_workers(version, services, threads)
-        # The workers that wait for a batch, and the number of those that have not ended.
+        # The workers that may take a batch, those with batches in flight first, and the number that have not ended.
         self._idle = list(self._workers)
         self._open = threads
         # A runner belongs to one thread at a time, so the event loop needs an idle worker.
@@ -217,7 +221,7 @@ class Batcher:
             self._queue.hurry()
             self._close_turns()
             while self._idle:
-                self._wake()
+                self._threads.submit(self._idle.pop())
             self._changed.wait_for(lambda: not self._open)
             is_first, self._workers = bool(self._workers), []
         self._hung.forget()
@@ -234,6 +238,8 @@ class Batcher:
         if self._workers:
             worker = self._workers[index]
             worker.turn.give_back()
+            if worker.is_waiting and worker in self._idle:
+                self._idle.remove(worker)
             if not worker.is_hung:
                 worker.is_hung = True
                 self._threads.replace()
@@ -248,28 +254,32 @@ class Batcher:
 
     def _wake(self) -> None:
         """Let an idle worker look for a batch, if there is one. Called with the lock held."""
-        if self._idle:
+        # One with a batch in flight takes only a batch that gains no rows by waiting.
+        if self._idle and (not self._idle[-1].is_waiting or self._queue.has_closed):
             self._threads.submit(self._idle.pop())
 
-    def _next_batch(self, worker: _Worker) -> list[Task] | None:
-        """Return the tasks of a ready batch for which the worker has the turn, or none once stopped and drained.
+    def _wake_for_rest(self) -> None:
+        """Let another worker look for more: one wake-up serves all tasks that were submitted together."""
+        if self._idle and self._queue:
+            self._wake()
 
-        Return None if the worker waits. It may then run on another thread at once.
+    def _next_batch(self, worker: _Worker) -> list[Task] | None:
+        """Return the tasks of a ready batch for which the worker has the turn.
+
+        Behind batches in flight, return one only if some waiting batch gains no rows by waiting, else no tasks. Return
+        None if the worker waits, or has stopped and drained the queue. It may then run on another thread at once.
         """
-        turn = worker.turn
+        turn, runner = worker.turn, worker.runner
         with self._changed:
-            while True:
+            while not self._taken.has_batch(runner.thread):
                 if self._loop_runner.is_running:
                     self._loop_runner.hold()
                     self._idle.append(worker)
                     break
                 now_s = self._clock.monotonic_s()
                 if turn.take():
-                    if tasks := self._take(worker.runner.thread, now_s):
-                        if self._idle and self._queue:
-                            # One wake-up serves all tasks that were submitted together, so another worker must look for
-                            # the rest.
-                            self._wake()
+                    if tasks := self._take(runner.thread, now_s):
+                        self._wake_for_rest()
                         return tasks
                 elif self._queue.next_s() <= now_s:
                     if turn.line_up():
@@ -279,20 +289,20 @@ class Batcher:
                 if self._stopping:
                     self._open -= 1
                     self._changed.notify_all()
-                    return []
+                    return None
                 self._idle.append(worker)
                 if (at_s := self._queue.next_s()) < math.inf:
                     self._threads.submit_at(worker, at_s)
                 break
+            else:
+                if runner.free_buffers and not worker.is_hung and turn.take():
+                    tasks = self._take(runner.thread, self._clock.monotonic_s(), closed=True)
+                    self._wake_for_rest()
+                    return tasks
+                if not worker.is_waiting:
+                    return []
             worker.is_running = False
             return None
-
-    def _following_batch(self, worker: _Worker) -> list[Task]:
-        """Return a batch to run behind those in flight, or no tasks while every waiting batch may still gain rows."""
-        with self._changed:
-            if not worker.turn.take():
-                return []
-            return self._take(worker.runner.thread, self._clock.monotonic_s(), closed=True)
 
     def _take(self, thread: int, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)
@@ -348,25 +358,51 @@ class Batcher:
         A separate frame frees everything of the last batch while the worker waits for the next.
         """
         runner = worker.runner
-        thread = runner.thread
-        tasks = self._following_batch(worker) if runner.runs else self._next_batch(worker)
+        tasks = self._next_batch(worker)
         if tasks is None:
             return False
         if tasks:
             if not runner.start(tasks):
                 # All its requests had ended.
                 with self._changed:
-                    self._taken.drop(thread)
+                    self._taken.drop(runner.thread)
             if runner.free_buffers:
                 # Another batch may follow at once.
                 return True
-        elif not runner.runs:
+        if not runner.runs:
+            return True
+        if self._overlaps and not self._begin_wait(worker):
             return False
         run_s = runner.finish()
         with self._changed:
-            self._end(thread, run_s)
+            self._end(runner.thread, run_s)
             self._loop_runner.choice.ran_on_thread(tasks)
-        worker.turn.used_s += run_s
+            worker.turn.used_s += run_s
+            return not self._overlaps or self._end_wait(worker)
+
+    # Batches in flight. Both methods are called by a thread that runs the worker.
+
+    def _begin_wait(self, worker: _Worker) -> bool:
+        """Let another thread start the batches that follow. Return False if that is this thread, so that it ends."""
+        with self._changed:
+            worker.is_running = False
+            if worker.runner.free_buffers and not worker.is_hung:
+                self._idle.insert(0, worker)
+                if self._queue.has_closed:
+                    # It was closed after the worker had looked.
+                    self._wake()
+            is_first = not worker.is_waiting
+            worker.is_waiting = True
+            return is_first
+
+    def _end_wait(self, worker: _Worker) -> bool:
+        """Return whether this thread goes on with the worker: no other one runs it. The lock must be held."""
+        worker.is_waiting = False
+        if worker.is_running:
+            return False
+        worker.is_running = True
+        if worker in self._idle:
+            self._idle.remove(worker)
         return True
 
     # The event loop instead of a worker.

@@ -86,6 +86,10 @@ class DeviceQueue:
         """Record that a thread runs a part of its oldest batch again. Only that thread calls this, without the lock."""
         self._taken[thread][0].begun_s = now_s
 
+    def has_batch(self, thread: int) -> bool:
+        """Return whether a thread has taken a batch that has not been answered."""
+        return bool(self._taken[thread])
+
     # When the device will be free.
 
     @property

@@ -124,6 +124,11 @@ class BatchQueue:
                 return tasks
         return []
 
+    @property
+    def has_closed(self) -> bool:
+        """Whether `take` with `closed` may return a batch."""
+        return self._high.has_closed if self._high.batches else self._low.has_closed
+
     def single(self) -> Batch | None:
         """Return the only waiting batch, ready or not, or None if none or several wait."""
         high, low = self._high.batches, self._low.batches

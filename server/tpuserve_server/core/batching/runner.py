@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -93,14 +95,16 @@ class _Run:
     inputs: Tensors = field(default_factory=dict)
     reusable: bool = False
     flight: InFlight | ServingError = field(init=False)
-    # Whether it had the device to itself since the end of the batch before it, so that its duration is its cost.
+    # False for a half that was dispatched behind another batch: its duration is not its cost.
     is_timed: bool = True
 
 
 class BatchRunner:
     """Runs batches of one servable, as many at a time as it has buffers.
 
-    All fields belong to the thread that runs its worker, or to an event loop instead of the worker.
+    One thread at a time calls `start`, and one `finish`: two threads of its worker, or an event loop instead. A batch
+    is in `runs` from its dispatch until it is answered, so `finish` owns the first one. `_dispatching` is held during
+    each dispatch, so that `runs` has the order in which the device gets the batches.
     """
 
     def __init__(
@@ -132,9 +136,12 @@ class BatchRunner:
         self._spans = services.spans
         self._host = host
         self._device = device
-        # The batches that have been started and not finished.
+        # The batches that have been started and not answered.
         self.runs: deque[_Run] = deque()
+        self._dispatching = threading.Lock()
         self._ended_s = 0.0
+        # Batches that were dispatched before this time may have run behind halves of another.
+        self._disturbed_s = -math.inf
 
     def start(self, tasks: list[Task]) -> bool:
         """Drop the tasks that have ended, and start the rest on the device as one batch.
@@ -143,7 +150,8 @@ class BatchRunner:
         """
         live = self._drop_dead(tasks)
         if live:
-            self.runs.append(self._start(live, self.free_buffers.pop()))
+            with self._dispatching:
+                self.runs.append(self._start(live, self.free_buffers.pop()))
         return bool(live)
 
     def finish(self, loop: asyncio.AbstractEventLoop | None = None) -> float:
@@ -153,13 +161,14 @@ class BatchRunner:
         the invalid data, and costs the others a few runs instead of one each. Return the seconds that the device was
         busy. Blocks; never raises. `loop` is the running event loop if one calls this.
         """
-        run = self.runs.popleft()
+        run = self.runs[0]
         begun_s = max(run.facts.started_s, self._ended_s)
         if self._spans is not None and self._spans.is_recording:
             with self._span(self._spans, "results", run.tasks[0], run.facts):
                 self._finish(run, loop)
         else:
             self._finish(run, loop)
+        self.runs.popleft()
         self.free_buffers.append(run.buffers)
         return self._ended_s - begun_s
 
@@ -168,17 +177,17 @@ class BatchRunner:
         tasks = run.tasks
         if len(tasks) > 1 and isinstance(outcomes[0], _BLAMES_INPUT):
             middle = len(tasks) // 2
-            # The halves run behind the other batches in flight. Their ends are then unknown, so they are not timed.
-            for other in self.runs:
-                other.is_timed = False
             for half in (tasks[:middle], tasks[middle:]):
                 # The halves run one after the other in the same buffers. The other batches in flight keep theirs.
                 if live := self._drop_dead(half):
                     self._device.run_again(self.thread, self._clock.monotonic_s())
                     share_run(live, run.facts.again())
-                    part = self._start(live, run.buffers)
-                    part.is_timed = not self.runs
+                    with self._dispatching:
+                        part = self._start(live, run.buffers)
+                        part.is_timed = len(self.runs) == 1
                     self._finish(part, loop)
+            # Batches in flight may have run before a half that was answered first, so that their ends are unknown.
+            self._disturbed_s = self._clock.monotonic_s()
             return
         complete_batch(tasks, outcomes, partial(self._host.sent, self._clock, self._clock.monotonic_s()), loop)
 
@@ -300,7 +309,8 @@ class BatchRunner:
         bucket = run.bucket if options is not None else self._count_rows(first)
         rows = [task.rows for task in run.tasks] if options is not None else [bucket]
         expected_s = 0.0
-        if run.is_timed and (first.shareable or options is None):
+        is_timed = run.is_timed and run.facts.started_s >= self._disturbed_s
+        if is_timed and (first.shareable or options is None):
             expected_s = self._costs.learn(first.signature_name, run.bucket, run_s, first.lengths)
         self._metrics.batch_finished(
             servable=self._id,

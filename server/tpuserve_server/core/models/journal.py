@@ -32,7 +32,7 @@ class SuspectTurn:
 
     def __init__(self, longest_s: float = LONGEST_TURN_S) -> None:
         """Let others wait `longest_s` for the end of a turn."""
-        # A thread dispatches several runs before it takes the first result, so it takes the lock several times.
+        # A thread that loads a version also runs it, so it takes the lock several times.
         self._lock = threading.RLock()
         self._longest_s = longest_s
         self._depth = 0

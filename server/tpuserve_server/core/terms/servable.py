@@ -14,7 +14,7 @@ class InFlight(Protocol):
     def result(self) -> Tensors:
         """Block until the device has finished, and return the outputs by name.
 
-        Called once, by the thread that dispatched the run.
+        Called once: by the thread that dispatched the run, or by any other if `Servable.max_in_flight` is more than 1.
 
         Raises:
             ServingError: the run failed. InvalidArgument and similar codes such as OutOfRange blame the inputs, others
@@ -42,7 +42,7 @@ class Servable(Protocol):
 
         1: `dispatch` returns after the run has ended, or dispatching the next run earlier gains nothing. More:
         `dispatch` returns at once, runs execute in the order of their dispatch, and a run may fail without the others.
-        The calling thread joins the next batch while the last one runs, and takes the results in order.
+        One thread takes the results in order. Another joins and dispatches the next batch meanwhile.
         """
         ...
 

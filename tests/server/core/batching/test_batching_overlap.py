@@ -31,6 +31,7 @@ class Stream:
     # Events: `d0` is the dispatch of the first run, `w0` the thread's wait for it, `r0` its end.
     log: list[str] = field(default_factory=list)
     waits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    dispatches: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     refuses: Callable[[Tensors], bool] = lambda inputs: False
     at_dispatch: Callable[[], object] = lambda: None
     at_result: Callable[[], object] = lambda: None
@@ -38,6 +39,8 @@ class Stream:
     unrepeatable: str = ""
     never_blocks: bool = False
     dispatched: int = 0
+    # Rows of the runs, with padding.
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def signatures(self) -> dict[str, Signature]:
@@ -48,6 +51,8 @@ class Stream:
         self.log.append(f"d{self.dispatched}")
         run = StreamRun(self, self.dispatched, inputs, {name: array.copy() for name, array in inputs.items()})
         self.dispatched += 1
+        self.sizes.append(len(inputs["x"]))
+        self.dispatches.release()
         if self.refuses(inputs):
             raise InvalidArgument("not this")
         return run
@@ -82,13 +87,21 @@ class StreamRun:
 class Bench:
     """A batcher on a stream."""
 
-    def __init__(self, stream: Stream, *, device: DeviceShare | None = None, name: str = "m", threads: int = 1) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        device: DeviceShare | None = None,
+        name: str = "m",
+        threads: int = 1,
+        options: BatchingOptions = SIZES[DOUBLE.name],
+    ) -> None:
         self.stream = stream
         self.clock = FakeClock()
         self.metrics = RecordingMetrics()
         self.costs = CostModel()
         self.batcher = Batcher(
-            BatchedVersion(ServableId(name, 1), stream, SIZES, self.costs),
+            BatchedVersion(ServableId(name, 1), stream, {DOUBLE.name: options}, self.costs),
             BatchingParameters(max_enqueued_batches=64, num_batch_threads=threads),
             DeviceServices(self.clock, self.metrics, device=device),
         )
@@ -102,7 +115,13 @@ class Bench:
         """Put a batch on the device, for which the thread then waits."""
         task = self.submit(0)
         await asyncio.to_thread(self.stream.waits.acquire)
+        await self.dispatched(1)
         return task
+
+    async def dispatched(self, runs: int) -> None:
+        """Wait until that many more runs have been dispatched."""
+        for _ in range(runs):
+            await asyncio.to_thread(self.stream.dispatches.acquire)
 
     def end(self, runs: int = 100) -> None:
         """Let runs end."""
@@ -136,35 +155,67 @@ async def test_the_next_full_batch_is_dispatched_before_the_last_has_ended(make_
     bench = make_bench(2)
     held = await bench.hold()
     tasks = [bench.submit(value, value) for value in (1, 2, 3, 4, 5, 6)]
+    await bench.dispatched(1)
     bench.end()
     assert await values_of(held, *tasks) == [[0], *([2 * value] * 2 for value in (1, 2, 3, 4, 5, 6))]
-    assert bench.stream.log == ["d0", "w0", "r0", "d1", "d2", "w1", "r1", "d3", "w2", "r2", "w3", "r3"]
+    assert bench.stream.log == ["d0", "w0", "d1", "r0", "d2", "w1", "r1", "d3", "w2", "r2", "w3", "r3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "requests", "bucket"),
+    [
+        pytest.param(SIZES[DOUBLE.name], [3, 1], 4, id="filled"),
+        pytest.param(SIZES[DOUBLE.name], [3, 2], 4, id="closed and padded"),
+        pytest.param(SIZES[DOUBLE.name], [1, 2, 4], 4, id="closed by a larger bucket"),
+        pytest.param(BatchingOptions(8, (1, 2, 4, 8), max_execution_batch_size=4), [7], 4, id="split"),
+        pytest.param(BatchingOptions(4), [2, 2], 4, id="without buckets"),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_a_batch_that_closes_during_a_run_is_dispatched_before_the_result(
+    make_bench: Callable[..., Bench], options: BatchingOptions, requests: list[int], bucket: int, threads: int
+) -> None:
+    bench = make_bench(2 * threads, options=options, threads=threads)
+    held = [await bench.hold() for _ in range(threads)]
+    before = len(bench.stream.log)
+    tasks = []
+    for rows in requests:
+        # The loop wakes the worker after each request.
+        tasks.append(bench.submit(*[rows] * rows))
+        await asyncio.sleep(0)
+    await bench.dispatched(1)
+    assert bench.stream.log[before] == f"d{threads}"
+    assert bench.stream.sizes[threads] == bucket
+    bench.end()
+    assert await values_of(*held, *tasks) == [*([0],) * threads, *([2 * rows] * rows for rows in requests)]
 
 
 async def test_no_more_are_in_flight_than_the_servable_says(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(3)
     held = await bench.hold()
     tasks = [bench.submit(value, value, value, value) for value in range(8)]
+    await bench.dispatched(2)
     bench.end()
     await values_of(held, *tasks)
     ahead = 0
     for entry in bench.stream.log:
         ahead += {"d": 1, "r": -1, "w": 0}[entry[0]]
         assert ahead <= 3
-    assert bench.stream.log[3:7] == ["d1", "d2", "d3", "w1"]
+    assert bench.stream.log[2:7] == ["d1", "d2", "r0", "d3", "w1"]
 
 
 async def test_a_batch_that_may_grow_waits_for_those_in_flight(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(2)
     held = await bench.hold()
     full, rest = bench.submit(1, 1, 1, 1), bench.submit(2)
+    await bench.dispatched(1)
     bench.end(1)
     await asyncio.to_thread(bench.stream.waits.acquire)
     late = bench.submit(3)
     bench.end()
     assert await values_of(held, full, rest, late) == [[0], [2] * 4, [4], [6]]
     # The device has no other work in between, and the late request shares the batch.
-    assert bench.stream.log == ["d0", "w0", "r0", "d1", "w1", "r1", "d2", "w2", "r2"]
+    assert bench.stream.log == ["d0", "w0", "d1", "r0", "w1", "r1", "d2", "w2", "r2"]
     assert bench.metrics.batches == [(1, 1), (4, 4), (2, 2)]
 
 
@@ -196,12 +247,13 @@ async def test_a_batch_that_fails_fails_its_own_members_and_those_in_flight_run(
     bench = make_bench(3)
     held = await bench.hold()
     before, burnt, after = bench.submit(1, 1, 1, 1), bench.submit(666, 2, 2, 2), bench.submit(3, 3, 3, 3)
+    await bench.dispatched(2)
     bench.end()
     outcome = await burnt.future
     assert type(outcome) is Internal
     assert "fire" not in outcome.message
     assert await values_of(held, before, after) == [[0], [2] * 4, [6] * 4]
-    assert bench.stream.log[3:6] == ["d1", "d2", "d3"]
+    assert bench.stream.log[2:6] == ["d1", "d2", "r0", "d3"]
 
 
 async def test_the_owner_of_bad_data_is_found_while_others_are_in_flight(make_bench: Callable[..., Bench]) -> None:
@@ -209,12 +261,13 @@ async def test_the_owner_of_bad_data_is_found_while_others_are_in_flight(make_be
     held = await bench.hold()
     mixed = [bench.submit(value) for value in (1, -1, 2, 3)]
     following = bench.submit(4, 5, 6, 7)
+    await bench.dispatched(1)
     bench.end()
     good = [task for index, task in enumerate(mixed) if index != 1]
     assert await values_of(held, *good, following) == [[0], [2], [4], [6], [8, 10, 12, 14]]
     assert type(await mixed[1].future) is InvalidArgument
     # The second batch was in flight when the halves of the first ran.
-    assert bench.stream.log[3:7] == ["d1", "d2", "w1", "r1"]
+    assert bench.stream.log[2:7] == ["d1", "r0", "d2", "w1", "r1"]
     assert bench.stream.log.index("r2") > bench.stream.log.index("d3")
 
 
@@ -269,6 +322,7 @@ async def test_another_models_turn_comes_before_more_is_dispatched(make_bench: C
     b.stream.at_dispatch = lambda: before_b.extend(a.stream.log)
     held = await a.hold()
     flood = [a.submit(value, value, value, value) for value in range(4)]
+    await a.dispatched(1)
     a.end(1)
     await asyncio.to_thread(a.stream.waits.acquire)
     other = b.submit(1)
@@ -277,7 +331,7 @@ async def test_another_models_turn_comes_before_more_is_dispatched(make_bench: C
     b.end()
     assert await values_of(held, other, *flood) == [[0], [2], *([2 * value] * 4 for value in range(4))]
     # Runs in flight end, but queued batches do not precede b.
-    assert before_b == ["d0", "w0", "r0", "d1", "d2", "w1", "r1", "w2", "r2"]
+    assert before_b == ["d0", "w0", "d1", "r0", "d2", "w1", "r1", "w2", "r2"]
 
 
 async def test_runs_that_halves_have_disturbed_teach_nothing(make_bench: Callable[..., Bench]) -> None:

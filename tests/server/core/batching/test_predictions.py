@@ -9,7 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevice, VirtualClock, VirtualLoop
+from tests.support.virtual_time import (
+    ROW_TO_ROW,
+    SILENT_METRICS,
+    SimulatedDevice,
+    VirtualClock,
+    VirtualLoop,
+    VirtualThreads,
+)
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, LatencyObjective
@@ -55,7 +62,7 @@ class Site:
                 costs,
             ),
             BatchingParameters(max_enqueued_batches=1000),
-            DeviceServices(self.clock, SILENT_METRICS),
+            DeviceServices(self.clock, SILENT_METRICS, threads=VirtualThreads(self.clock)),
         )
 
     def run(self) -> None:
