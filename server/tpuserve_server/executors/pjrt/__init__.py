@@ -36,8 +36,8 @@ def _mesh(text: str) -> MeshShape:
 class PjrtOptions:
     """Device and mesh of device programs, and the directory of compiled programs. None disables that cache.
 
-    `max_in_flight` is the number of batches on the device or in transfer. On a CPU, a second batch would take cores
-    from the first.
+    `max_in_flight` is the number of batches on the device or in transfer. On a CPU, the second one uses the cores that
+    the first leaves idle.
     """
 
     device: Annotated[
@@ -68,7 +68,6 @@ class PjrtOptions:
         ),
     ] = None
     max_in_flight: int = 2
-    max_in_flight_on_cpu: int = 1
     # SafetyOptions.allowed_ops: custom calls that programs may have.
     allowed_calls: tuple[str, ...] = ()
 

@@ -197,7 +197,7 @@ class PjrtExecutor:
             self._busy,
             self._health,
             device=f"{placement} (PJRT, jax {jax.__version__})",
-            max_in_flight=self._options.max_in_flight_on_cpu if self._kind == "cpu" else self._options.max_in_flight,
+            max_in_flight=self._options.max_in_flight,
             unrepeatable=find_random(path, device) if version.is_cached else "",
         )
 

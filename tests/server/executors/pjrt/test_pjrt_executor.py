@@ -240,8 +240,7 @@ def test_weights_stay_what_they_were_when_their_file_is_written_over(tmp_path: P
 
 def test_runs_in_flight_overlap_and_end_in_order(tmp_path: Path) -> None:
     path = write_programs(tmp_path, double_and_add())
-    options = PjrtOptions("cpu", max_in_flight_on_cpu=2)
-    servable = PjrtExecutor(options, no_host, DeviceMeasurements(), FakeClock()).load(ID, VersionFiles(path))
+    servable = load(path)
     assert servable.max_in_flight == 2
     inputs = [{"x": np.full((2, 2), number, np.float32)} for number in range(2)]
     flights = [servable.dispatch("serving_default", one, ("double",)) for one in inputs]

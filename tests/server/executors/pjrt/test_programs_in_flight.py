@@ -62,9 +62,7 @@ class HeldRun:
 
 class Model:
     def __init__(self, name: str, path: Path, device: DeviceShare) -> None:
-        executor = PjrtExecutor(
-            PjrtOptions("cpu", max_in_flight_on_cpu=2), no_host, DeviceMeasurements(), SystemClock()
-        )
+        executor = PjrtExecutor(PjrtOptions("cpu"), no_host, DeviceMeasurements(), SystemClock())
         self.held = Held(executor.load(ServableId(name, 1), VersionFiles(path)))
         self.batcher = Batcher(
             BatchedVersion(ServableId(name, 1), self.held, {SIGNATURE: BatchingOptions(4, (1, 2, 4))}),
