@@ -41,6 +41,8 @@ FLOAT = np.dtype(np.float32)
 IMAGE = (224, 224, 3)
 SIGNATURE = "serving_default"
 BATCH = 16
+# Seconds from a response to the next request of a client.
+ROUND_TRIP_S = 0.001
 _CLOCK = SystemClock()
 
 
@@ -161,11 +163,11 @@ async def ask_on(one: Model, x: Tensors, pause_s: float, until_s: float) -> None
             await asyncio.sleep(pause_s)
 
 
-def rows_per_s(servable: Servable, threads: int, seconds: float, batches: int = 4) -> float:
-    """Return the rows per second with the rows of `batches` batches always waiting or running."""
+def rows_per_s(servable: Servable, threads: int, seconds: float, batches: int) -> float:
+    """Return the rows per second with the clients of `batches` batches."""
     x = {"x": np.random.default_rng(1).random((1, *IMAGE), np.float32)}
     one = model("m", servable, DeviceShare(threads), threads=threads)
-    measure([one], lambda busy: [functools.partial(ask_on, busy, x, 0.0)] * (batches * BATCH), seconds)
+    measure([one], lambda busy: [functools.partial(ask_on, busy, x, ROUND_TRIP_S)] * (batches * BATCH), seconds)
     return len(one.latencies_s) / seconds
 
 
