@@ -128,10 +128,15 @@ def test_the_program_reads_its_options(folder: RuntimeFolder) -> None:
     assert codes == [1, 0]
 
 
-def test_the_check_imports_neither_click_nor_ssl_nor_the_server() -> None:
+def test_the_check_imports_neither_click_nor_ssl_nor_the_server(folder: RuntimeFolder) -> None:
+    # Not any server of this machine: one with TLS needs ssl.
     code = (
-        "import sys, tpuserve_server.startup.health as h; h.check_health();"
+        f"import sys, tpuserve_server.startup.health as h; h.check_health('/healthz', {PID});"
         "print({'click', 'ssl', 'http.client', 'asyncio', 'numpy', 'pydantic'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "set()"
+    with served(HTTPServer(("127.0.0.1", 0), Readiness)) as port:
+        announce(folder, f"127.0.0.1:{port}")
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    address, imported = done.stdout.splitlines()
+    assert address == f"127.0.0.1:{port}/healthz: 200"
+    assert imported == "set()"
