@@ -63,7 +63,7 @@ class Endpoint:
             loop=loop,
         )
 
-    def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot paths
+    def __call__(  # all branches return an awaitable; `async def` would need a task for each of them
         self, scope: "Scope", receive: "Receive", send: "Send"
     ) -> "Awaitable[None]":
         """Answer an HTTP request, or refuse a WebSocket."""

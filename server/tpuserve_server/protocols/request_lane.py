@@ -277,19 +277,21 @@ class LaneCall:
                 response = self._lane._encode(self._bound, result, parts, encode, protocol.template)
                 if response is None:
                     return self._end_slowly(result, encode, parts)
+            self._log(result, response)
         except BaseException as error:
             self.fail(error)
             raise
-        self._report(result, response)
+        self._report()
         return response
 
     async def _end_slowly(self, result: PredictResult, encode: Callable[[], bytes], parts: Sequence[Part]) -> bytes:
         try:
             response = await self._lane._responses.encode(encode, result.servable.name, *parts)
+            self._log(result, response)
         except BaseException as error:
             self.fail(error)
             raise
-        self._report(result, response)
+        self._report()
         return response
 
     def give_up(self, error: BaseException) -> None:
@@ -305,15 +307,17 @@ class LaneCall:
         finally:
             self._model.release()
 
-    def _report(self, result: PredictResult, response: bytes) -> None:
-        """Log and report a success, and release the model."""
-        lane, series, context = self._lane, self._bound.series, self._context
+    def _log(self, result: PredictResult, response: bytes) -> None:
+        logs = self._lane._logs
+        if logs is not None and (target := logs.choose(self._layout.spec.name)):
+            self._lane._protocol.log(logs, target, self._body, self._inputs, result, response)
+
+    def _report(self) -> None:
+        """Report a success, and release the model."""
+        meter, series, context = self._lane._meter, self._bound.series, self._context
         try:
-            logs = lane._logs
-            if logs is not None and (target := logs.choose(self._layout.spec.name)):
-                lane._protocol.log(logs, target, self._body, self._inputs, result, response)
             # Before the release: the series of a version end with it.
-            meter, started_s = lane._meter, context.started_s or self._received_s
+            started_s = context.started_s or self._received_s
             seen = meter.answered(series, started_s, context.trace_headers, wants_timing=context.wants_timing)
             if seen is not None:
                 meter.observe(meter.measured(series, context, self._received_s, self._model), seen)
