@@ -269,40 +269,54 @@ class Batcher:
         Behind batches in flight, return one only if some waiting batch gains no rows by waiting, else no tasks. Return
         None if the worker waits, or has stopped and drained the queue. It may then run on another thread at once.
         """
-        turn, runner = worker.turn, worker.runner
         with self._changed:
-            while not self._taken.has_batch(runner.thread):
-                if self._loop_runner.is_running:
-                    self._loop_runner.hold()
-                    self._idle.append(worker)
-                    break
-                now_s = self._clock.monotonic_s()
-                if turn.take():
-                    if tasks := self._take(runner.thread, now_s):
-                        self._wake_for_rest()
-                        return tasks
-                elif self._queue.next_s() <= now_s:
-                    if turn.line_up():
-                        break
-                    continue
-                turn.give_back()
-                if self._stopping:
-                    self._open -= 1
-                    self._changed.notify_all()
-                    return None
-                self._idle.append(worker)
-                if (at_s := self._queue.next_s()) < math.inf:
-                    self._threads.submit_at(worker, at_s)
-                break
-            else:
-                if runner.free_buffers and not worker.is_hung and turn.take():
-                    tasks = self._take(runner.thread, self._clock.monotonic_s(), closed=True)
+            if self._loop_runner.is_running:
+                # The batch in flight is the loop's.
+                self._loop_runner.hold()
+                self._rest(worker)
+                return None
+            if self._taken.has_batch(worker.runner.thread):
+                return self._take_following(worker)
+            return self._take_first(worker)
+
+    def _rest(self, worker: _Worker) -> None:
+        """Let the worker wait for a batch."""
+        self._idle.append(worker)
+        worker.is_running = False
+
+    def _take_first(self, worker: _Worker) -> list[Task] | None:
+        turn = worker.turn
+        while True:
+            now_s = self._clock.monotonic_s()
+            if turn.take():
+                if tasks := self._take(worker.runner.thread, now_s):
                     self._wake_for_rest()
                     return tasks
-                if not worker.is_waiting:
-                    return []
+            elif self._queue.next_s() <= now_s:
+                if turn.line_up():
+                    worker.is_running = False
+                    return None
+                continue
+            turn.give_back()
+            if self._stopping:
+                self._open -= 1
+                self._changed.notify_all()
+            else:
+                self._rest(worker)
+                if (at_s := self._queue.next_s()) < math.inf:
+                    self._threads.submit_at(worker, at_s)
+            return None
+
+    def _take_following(self, worker: _Worker) -> list[Task] | None:
+        runner = worker.runner
+        if runner.free_buffers and not worker.is_hung and worker.turn.take():
+            tasks = self._take(runner.thread, self._clock.monotonic_s(), closed=True)
+            self._wake_for_rest()
+            return tasks
+        if worker.is_waiting:
             worker.is_running = False
             return None
+        return []
 
     def _take(self, thread: int, now_s: float, *, closed: bool = False) -> list[Task]:
         tasks = self._queue.take(now_s, closed=closed)

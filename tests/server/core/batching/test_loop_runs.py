@@ -339,6 +339,40 @@ async def test_a_stop_waits_for_the_run_on_the_loop() -> None:
     assert servable.closed
 
 
+async def test_the_device_thread_leaves_the_batch_to_the_loop_that_runs_it() -> None:
+    """A second loop wakes the device thread during a run on the first one."""
+    servable, clock = Observed(), FakeClock()
+    submitted, begun = threading.Event(), threading.Event()
+
+    async def submit(batcher: Batcher) -> Outcome:
+        task = request(2.0)
+        batcher.submit(task)
+        # This loop is about to wake the device thread.
+        submitted.set()
+        assert begun.wait(60)
+        return await asyncio.wait_for(task.future, 60)
+
+    def record_and_wait() -> None:
+        servable.record()
+        begun.set()
+        # The device thread has looked for a batch and waits again.
+        clock.waits.get(timeout=60)
+
+    with batching(servable, clock) as batcher, ThreadPoolExecutor(1) as thread:
+        assert await ran_on(batcher, servable, clock, request(1.0), request(1.0)) == THREAD
+        other = thread.submit(asyncio.run, submit(batcher))
+        assert await asyncio.to_thread(submitted.wait, 60)
+        servable.on_batch = record_and_wait
+        (outputs,) = await answers(batcher, request(3.0))
+        servable.on_batch = servable.record
+        assert isinstance(outputs, dict)
+        assert outputs["y"].tolist() == [[6.0, 6.0]]
+        assert servable.ran_on == [THREAD, LOOP]
+        other_outputs = await asyncio.wrap_future(other)
+        assert isinstance(other_outputs, dict)
+        assert other_outputs["y"].tolist() == [[4.0, 4.0]]
+
+
 # The first letters of the names of two kinds of threads.
 CLIENT, DEVICE = "client", "device-"
 
