@@ -1,17 +1,17 @@
 """Tests for the number of listings that a source of many models asks of a store."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.counting_proxy import CountingProxy
+from tests.support.fake_device import FakeClock
 from tests.support.object_stores import RunningStore
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.model_config import ModelConfig
 from tpuserve_server.core.models.source import Source
-from tpuserve_server.core.terms.deadline import SystemClock
+from tpuserve_server.core.models.watched_model import STILL_S
 from tpuserve_server.core.terms.types import Pending
 from tpuserve_server.storage import directory_listings
 from tpuserve_server.storage.by_scheme import StorageByScheme
@@ -33,9 +33,10 @@ def proxy(store: RunningStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coun
 
 
 class House:
-    """A source of models in a store, polled by hand."""
+    """A source of models in a store, polled by hand. Between polls no time passes, so that no version is complete."""
 
     def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
         self.found: dict[str, set[int]] = {}
         remote = RemoteStorage(VersionCache(folder / "cache", 10**6), FILES, patience_s=100)
         storage = StorageByScheme(LocalStorage(lambda path: None), remote)
@@ -43,7 +44,7 @@ class House:
             storage,
             lambda name, aspired: None,
             poll_wait_s=3600,
-            clock=SystemClock(),
+            clock=self.clock,
             on_pending=self._note,
             prepare=remote.prepare,
         )
@@ -119,5 +120,7 @@ def test_a_store_that_throttles_has_no_effect_on_the_versions(
     assert "Model m cannot be polled: " in caplog.text
     assert house.found == {"m": set()}
     proxy.refuses = False
-    while not house.source.poll():
-        threading.Event().wait(0.1)
+    assert not house.source.poll()
+    assert house.found == {"m": {1}}
+    house.clock.advance(STILL_S)
+    assert house.source.poll()
