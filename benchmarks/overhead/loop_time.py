@@ -27,9 +27,9 @@ from tpuserve_server.core.serving.service import InferenceService, OverloadGate
 from tpuserve_server.core.system.memory import settle_garbage_collector
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.server_state import Traffic
-from tpuserve_server.hosts.endpoint import RestCalls
 from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
 from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES

@@ -2,13 +2,16 @@
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tests.support.fakes import FakeMetrics
 from tests.support.lane_messages import RestMessage
+from tests.support.open_gate import OPEN_GATE
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
@@ -21,6 +24,9 @@ from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied
 from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.hosts.in_flight import InFlight
+from tpuserve_server.hosts.quick_calls import allow_quick_calls
+from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.observe.options import RequestLogOptions, Rotation
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
@@ -30,6 +36,9 @@ from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
 from tpuserve_server.protocols.rpc import CallContext, UnaryMethod
 from tpuserve_server.protocols.table import rpc_table
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
 
 TRACE = TraceContext("0af7651916cd43dd8448eb211c80319c", "00f067aa0ba902b7", "b7ad6b7169203331")
 DENIED = "denied"
@@ -98,6 +107,7 @@ class LaneHouse:
             meter=self.rest_meter,
         )
         self.table = rpc_table(self.service, self.metrics, self.clock, logs=self.logs, meter=self.meter)
+        self.in_flight = InFlight()
 
     def serve(self, version: int, *, is_cached: bool = False, is_batched: bool = True) -> FakeServable:
         """Load a version. Without `is_batched` its requests run one by one."""
@@ -135,11 +145,20 @@ class LaneHouse:
             await asyncio.to_thread(batcher.stop)
         await asyncio.to_thread(self.writer.stop)
 
-    async def post(self, message: RestMessage, headers: dict[str, str]) -> httpx.Response:
-        """Send a request over REST."""
+    def rest_calls(self) -> RestCalls:
+        """Return the REST application as a host runs it on the running loop, without tasks."""
+        loop = asyncio.get_running_loop()
+        allow_quick_calls(loop)
+        return RestCalls(self.app, self.in_flight, OPEN_GATE, self.app, loop)
+
+    async def post(
+        self, message: RestMessage, headers: dict[str, str], *, calls: RestCalls | None = None
+    ) -> httpx.Response:
+        """Send a request over REST, to a host with `calls`."""
         if message.json_bytes is not None:
             headers = {"inference-header-content-length": str(message.json_bytes), **headers}
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://server") as client:
+        app = self.app if calls is None else partial(_begin, calls)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
             return await client.post(message.path, content=message.body, headers=headers)
 
     async def call(self, path: str, body: bytes, context: CallContext) -> bytes:
@@ -156,3 +175,16 @@ class LaneHouse:
 class _Logged:
     def request_logged(self, *, model: str, outcome: str) -> None:
         assert outcome == "written"
+
+
+async def _begin(calls: RestCalls, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    """Pass the whole body in one message, as the HTTP server does with a small one."""
+    parts = [await receive()]
+    while parts[-1]["more_body"]:
+        parts.append(await receive())
+    body = b"".join(part["body"] for part in parts)
+
+    async def receive_whole() -> "Message":
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    await calls.begin(scope, receive_whole, send)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tpuserve_server.core.serving.service import OverloadGate
     from tpuserve_server.observe.metrics.load_report import LoadReports
+    from tpuserve_server.protocols.exchange import RestLanes
 
 
 class HostError(Exception):
@@ -175,6 +176,11 @@ class Application(Protocol):
     @property
     def rest(self) -> "ASGIApp":
         """The REST application. It gets only `http` scopes, and limits the size of bodies itself."""
+        ...
+
+    @property
+    def rest_lanes(self) -> "RestLanes | None":
+        """The requests of `rest` that need no task, or None if every request must pass a rule."""
         ...
 
     @property

@@ -48,13 +48,12 @@ class DepartedClients:
                 message = await receive()
                 ended = not message.get("more_body", False)
                 return message
-            await self._departure(scope)
-            return {"type": "http.disconnect"}
+            return await self.departure(scope)
 
         return receive_on
 
-    async def _departure(self, scope: "Scope") -> None:
-        """Wait until the client has left, or for ever if the kernel does not show it."""
+    async def departure(self, scope: "Scope") -> "Message":
+        """Wait until the client has left, or for ever if the kernel does not show it. Return ASGI's message."""
         loop = asyncio.get_running_loop()
         departure: asyncio.Future[None] = loop.create_future()
         if (query := _query(scope)) is not None:
@@ -65,6 +64,7 @@ class DepartedClients:
             await departure
         finally:
             self._waiting.pop(departure, None)
+        return {"type": "http.disconnect"}
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None

@@ -1,29 +1,25 @@
 """Endpoint: the ASGI application of the server. It passes each request to gRPC or to REST, by its content type."""
 
 import asyncio
-import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuserve_server.access.credentials import CERTIFICATE_KEY
 from tpuserve_server.core.serving.sending import SendingBudget
-from tpuserve_server.core.serving.service import OverloadGate
-from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.hosts.application import Application, HostOptions
 from tpuserve_server.hosts.certificates import names_of_scope
-from tpuserve_server.hosts.departed_clients import DepartedClients
 from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.grpc_headers import is_grpc_request
-from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import PART_BYTES, SMALL_BYTES, TAKEN_AHEAD_BYTES
 from tpuserve_server.hosts.load_reports import ReportedResponses
-from tpuserve_server.hosts.refusals import LONG_HEADERS, OVER_RATE, OVERLOADED, RateLimit, has_long_headers, is_late
+from tpuserve_server.hosts.refusals import LONG_HEADERS, OVER_RATE, RateLimit, has_long_headers
+from tpuserve_server.hosts.rest_calls import RestCalls
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 
 class Endpoint:
@@ -39,16 +35,15 @@ class Endpoint:
     ) -> None:
         """Serve `application`. `in_flight` counts the calls, and `rate` limits inference requests.
 
-        `loop` is the one of a server that cancels what this endpoint returns. See GrpcOverAsgi.
+        `loop` is the one of a server that cancels what this endpoint returns. See GrpcOverAsgi and RestCalls.
         """
-        self._rest = RestCalls(application.rest, in_flight, application.overload_gate)
+        self._rest = RestCalls(application.rest, in_flight, application.overload_gate, application.rest_lanes, loop)
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate
         mode = options.load_reports
         self._reported = None if mode == "never" else ReportedResponses(application.load_reports, mode)
         self._traffic = application.traffic
-        self._departed = DepartedClients()
         # The clients of connections with a call that waits for `release`.
         self._held: set[tuple[str, int] | None] = set()
         self._released = asyncio.Event()
@@ -88,9 +83,7 @@ class Endpoint:
             if self._rest.farewell:
                 return self._hold(scope, receive, send)
             return self._grpc.begin(scope, headers, receive, send)
-        if scope["http_version"] == "1.1":
-            receive = self._departed.receive(scope, receive)
-        return self._rest(scope, receive, send)
+        return self._rest.begin(scope, receive, send)
 
     async def _hold(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer a call, and keep the task of one answered call of each connection until `release`.
@@ -121,63 +114,6 @@ class Endpoint:
     def say_farewell(self) -> None:
         """Ask clients of HTTP/1.1 with every response to close their connection."""
         self._rest.farewell = True
-
-
-_CLOSE = (b"connection", b"close")
-# The error form of the REST application.
-_CUT_BODY = json.dumps({"error": SHUTTING_DOWN.message}).encode()
-_CUT_HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(_CUT_BODY)).encode())]
-
-
-class RestCalls:
-    """ASGI application around another one. One event loop's thread owns it."""
-
-    def __init__(self, app: "ASGIApp", in_flight: InFlight, gate: OverloadGate) -> None:
-        """Count the calls of `app` in `in_flight`, and refuse those that `gate` predicts to be late."""
-        self._app = app
-        self._gate = gate
-        self._clock = SystemClock()
-        self._in_flight = in_flight
-        # Whether every response asks its client to close the connection.
-        self.farewell = False
-        # Responses that have asked for it.
-        self.farewells = 0
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer an `http` scope."""
-        if self.farewell and scope["http_version"] == "1.1":
-            send = self._with_farewell(send)
-        if self._gate.may_refuse and is_late(self._gate, scope, self._clock):
-            return await OVERLOADED.send(send, is_grpc=False)
-        begun = False
-
-        # A plain function returns the server's own awaitable.
-        def send_on(message: "Message") -> "Awaitable[None]":
-            nonlocal begun
-            begun = True
-            return send(message)
-
-        task = self._in_flight.begin()
-        try:
-            await self._app(scope, receive, send_on)
-        except asyncio.CancelledError:
-            # A response that has begun cannot be replaced: raise, so that the server closes the connection.
-            if begun or not self._in_flight.is_cut:
-                raise
-            await send({"type": "http.response.start", "status": 503, "headers": _CUT_HEADERS})
-            await send({"type": "http.response.body", "body": _CUT_BODY})
-        finally:
-            self._in_flight.end(task)
-        return None
-
-    def _with_farewell(self, send: "Send") -> "Send":
-        def send_on(message: "Message") -> "Awaitable[None]":
-            if message["type"] == "http.response.start":
-                self.farewells += 1
-                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
-            return send(message)
-
-        return send_on
 
 
 class ChargedResponses:

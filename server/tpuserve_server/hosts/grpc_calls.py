@@ -35,7 +35,7 @@ from tpuserve_server.hosts.grpc_status import (
 )
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import SMALL_BYTES
-from tpuserve_server.hosts.quick_calls import QuickCall
+from tpuserve_server.hosts.quick_rpc import QuickRpc
 from tpuserve_server.hosts.refusals import OVERLOADED, call_lateness_s, refuse_late_call
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, echo_request_id
 from tpuserve_server.protocols.control import asgi_client
@@ -133,7 +133,7 @@ class GrpcOverAsgi:
                 context = self._context(scope, headers, [], is_unary=True)
             except ServingError:  # The task reports it.
                 return self._answer(scope, headers, receive, send, first)
-            call = QuickCall(scope, send, context, self._in_flight, self._sending, self._clock, loop)
+            call = QuickRpc(scope, send, context, self._in_flight, self._sending, self._clock, loop)
             if call.begin(lane, request):
                 return call
         return self._answer(scope, headers, receive, send, first)

@@ -1,4 +1,4 @@
-"""QuickCall: a gRPC call without a task, whose response goes out when its batch ends.
+"""QuickCall: a request without a task, whose response goes out when its batch ends.
 
 The HTTP server makes a task of what an application returns, by the event loop's factory. A QuickCall needs none: it has
 the few methods of a task that the server uses, and those of a task's waiter in the batcher. A task takes several turns
@@ -7,51 +7,26 @@ of the event loop, and each of them may wake the server's thread.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpuserve_server.core.batching.task import Outcome
-from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.system.at_once import run_at_once
-from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.errors import DeadlineExceeded
-from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN, RpcFailure, answer, failure_of
 from tpuserve_server.hosts.in_flight import InFlight
-from tpuserve_server.hosts.limits import SMALL_BYTES
-from tpuserve_server.protocols.interruption import deadline_passed
-from tpuserve_server.protocols.rpc import CallContext, Lane, LaneCall
-
-if TYPE_CHECKING:
-    from starlette.types import Scope, Send
 
 
 class QuickCall:
-    """Implements core's Waiter, and the part of asyncio.Task that the HTTP server uses. Its event loop owns it."""
+    """Implements core's Waiter, and the part of asyncio.Task that the HTTP server uses. Its event loop owns it.
+
+    Each protocol of HTTP has a subclass.
+    """
 
     __slots__ = (
-        "_call", "_callback", "_clock", "_context", "_error", "_has_ended", "_in_flight", "_is_cancelled",
-        "_is_settled", "_loop", "_scope", "_send", "_sending", "_task",
+        "_callback", "_error", "_has_ended", "_in_flight", "_is_cancelled", "_is_settled", "_loop", "_task",
     )  # fmt: skip
 
-    # Set by a lane that takes the call.
-    _call: LaneCall
-
-    def __init__(
-        self,
-        scope: "Scope",
-        send: "Send",
-        context: CallContext,
-        in_flight: InFlight,
-        sending: SendingBudget,
-        clock: Clock,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """Answer with `send` on the running `loop`. `sending` is charged for a large response."""
-        self._scope = scope
-        self._send = send
-        self._context = context
+    def __init__(self, in_flight: InFlight, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer on the running `loop`, and count in `in_flight` from `_begin` on."""
         self._in_flight = in_flight
-        self._sending = sending
-        self._clock = clock
         self._loop = loop
         self._callback: Callable[[Any], object] | None = None
         # It has an outcome, or its client has gone.
@@ -63,27 +38,15 @@ class QuickCall:
         # Sends a response that takes long.
         self._task: asyncio.Task[Any] | None = None
 
-    def begin(self, lane: Lane, body: bytes) -> bool:
-        """Queue the call, or return False before any effect, for the method's handler.
+    # Of each protocol.
 
-        The call ends in a later turn of the loop.
-        """
-        try:
-            deadline = self._context.deadline
-            if deadline.is_finite and deadline.expired(self._clock.monotonic_s()):
-                raise deadline_passed()
-            call = lane.begin(body, self._context, self)
-        except Exception as error:  # A front-end's edge: the client gets a status for every error.
-            self._in_flight.begin_call(self)
-            self._loop.call_soon(self._fail, error)
-            return True
-        if call is None:
-            return False
-        self._call = call
-        self._in_flight.begin_call(self)
-        if call.is_ready:
-            self._loop.call_soon(self.set_result, {})
-        return True
+    def _complete(self, outcome: Outcome) -> None:
+        """Send the response to an outcome, by `_finish`. Must not raise."""
+        raise NotImplementedError
+
+    def _give_up(self) -> None:
+        """End a call that is cancelled before its outcome, by `_finish` or `_end`. Must not raise."""
+        raise NotImplementedError
 
     # Waiter.
 
@@ -101,15 +64,9 @@ class QuickCall:
 
     def set_result(self, outcome: Outcome, /) -> None:
         """Send the response."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        try:
-            reply = self._call.end(outcome)
-        except Exception as error:  # A front-end's edge, as above.
-            self._fail(error)
-        else:
-            self._reply(reply)
+        if not self._is_settled:
+            self._is_settled = True
+            self._complete(outcome)
 
     # The task of the HTTP server.
 
@@ -149,56 +106,24 @@ class QuickCall:
 
     # The response.
 
-    def _fail(self, error: Exception) -> None:
-        if self._is_cancelled:
-            return
-        self._is_settled = True
-        self._reply(self._failure(error))
+    def _begin(self, *, is_ready: bool) -> None:
+        """Count the call. It ends in a later turn of the loop, with the next one if it `is_ready`."""
+        self._in_flight.begin_call(self)
+        if is_ready:
+            self._loop.call_soon(self.set_result, {})
 
-    def _failure(self, error: Exception) -> RpcFailure:
-        trailers = self._context.trailers
-        assert trailers is not None, "calls that are no streams have them"
-        if isinstance(error, DeadlineExceeded) and self._context.deadline.expired(self._clock.monotonic_s()):
-            error = deadline_passed()
-        return failure_of(error, self._scope["path"], trailers)
-
-    def _give_up(self) -> None:
-        if hasattr(self, "_call"):
-            self._call.give_up(asyncio.CancelledError())
-        if self._in_flight.is_cut:
-            self._reply(SHUTTING_DOWN)
-        else:
-            self._error = asyncio.CancelledError()
-            self._end()
-
-    def _reply(self, reply: bytes | RpcFailure | Coroutine[Any, Any, bytes]) -> None:
-        task = None
-        if isinstance(reply, RpcFailure) or (isinstance(reply, bytes) and len(reply) <= SMALL_BYTES):
-            try:
-                task = run_at_once(answer(self._send, reply, self._context.trailers or ()), self._loop)
-            except Exception as error:  # The server reports it, as that of a task.
-                self._error = error
-        else:
-            task = self._loop.create_task(self._answer_slowly(reply))
+    def _finish(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Run the coroutine that sends the response, and end the call with it. It needs a task if it waits."""
+        try:
+            task = run_at_once(sending, self._loop)
+        except Exception as error:  # The server reports it, as that of a task.
+            self._error = error
+            task = None
         if task is None:
             self._end()
         else:
             self._task = task
             task.add_done_callback(self._end_slowly)
-
-    async def _answer_slowly(self, coming: bytes | Coroutine[Any, Any, bytes]) -> None:
-        reply: bytes | RpcFailure
-        try:
-            reply = coming if isinstance(coming, bytes) else await coming
-            if len(reply) > SMALL_BYTES:
-                self._sending.check_room(self._scope.get("client"), len(reply))
-        except asyncio.CancelledError:
-            if not self._in_flight.is_cut:
-                raise
-            reply = SHUTTING_DOWN
-        except Exception as error:  # A front-end's edge, as above.
-            reply = self._failure(error)
-        await answer(self._send, reply, self._context.trailers or ())
 
     def _end_slowly(self, task: "asyncio.Task[Any]") -> None:
         self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -216,6 +141,6 @@ def allow_quick_calls(loop: asyncio.AbstractEventLoop) -> None:
     """Let `loop.create_task` return a QuickCall unchanged."""
 
     def make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:  # noqa: ANN401
-        return work if type(work) is QuickCall else asyncio.Task(work, loop=loop, **options)
+        return work if isinstance(work, QuickCall) else asyncio.Task(work, loop=loop, **options)
 
     loop.set_task_factory(make_task)

@@ -5,12 +5,13 @@ and no middleware: a FastAPI endpoint takes more than twice as long as an entire
 codecs).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from tpuserve_server.access.access import ANY_ROLE, Access
+from tpuserve_server.core.batching.task import Outcome, Waiter
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.terms.deadline import Clock, Deadline
@@ -18,7 +19,13 @@ from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.http.content import MIN_COMPRESSED_BYTES, decompress, rest_of_body
-from tpuserve_server.protocols.http.headers import find_length, find_request_id, read_headers, read_observed
+from tpuserve_server.protocols.http.headers import (
+    RequestHeaders,
+    find_length,
+    find_request_id,
+    read_headers,
+    read_observed,
+)
 from tpuserve_server.protocols.http.response import (
     NO_STORE,
     Headers,
@@ -27,13 +34,13 @@ from tpuserve_server.protocols.http.response import (
     error_response,
     response_messages,
 )
-from tpuserve_server.protocols.interruption import Interruption, Interruptions
+from tpuserve_server.protocols.interruption import Interruptible, Interruption, Interruptions
 from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter
 from tpuserve_server.protocols.rpc import Trailers
 from tpuserve_server.protocols.status import BodyTooLarge, ClientGone, log_internal
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
 
 _MEBIBYTE = 1 << 20
@@ -91,12 +98,7 @@ class HttpCall:
         exchange, receive = self._exchange, self._receive
         limit_bytes = exchange.options.max_body_bytes
         headers = read_headers(self.scope, limit_bytes)
-        measured = self.measured
-        measured.wants_timing = headers.wants_timing
-        measured.trace_headers = headers.trace
-        if headers.request_id is not None and measured.request_id is None and measured.trailers is not None:
-            measured.request_id = headers.request_id
-            echo_request_id(headers.request_id, measured.trailers)
+        self._observe(headers)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -111,6 +113,37 @@ class HttpCall:
                 body = await rest_of_body(message, receive, limit_bytes, upload, parts)
         if headers.coding is not None:
             body = await decompress(body, headers.coding, limit_bytes)
+        self._arrived(headers)
+        return body
+
+    def take_body(self, message: "Message") -> bytes | None:
+        """Read the headers, and return the body if `message` has all of it. Else return None, for `read_body`.
+
+        Raises:
+            ServingError: `read_body` raises it, too.
+        """
+        limit_bytes = self._exchange.options.max_body_bytes
+        if message["type"] != "http.request" or message.get("more_body", False):
+            return None
+        headers = read_headers(self.scope, limit_bytes)
+        body: bytes = message.get("body", b"")
+        if headers.coding is not None or len(body) > limit_bytes:
+            return None
+        self._observe(headers)
+        self._arrived(headers)
+        return body
+
+    def _observe(self, headers: RequestHeaders) -> None:
+        measured = self.measured
+        measured.wants_timing = headers.wants_timing
+        measured.trace_headers = headers.trace
+        if headers.request_id is not None and measured.request_id is None and measured.trailers is not None:
+            measured.request_id = headers.request_id
+            echo_request_id(headers.request_id, measured.trailers)
+
+    def _arrived(self, headers: RequestHeaders) -> None:
+        """Note that the whole request has arrived."""
+        exchange, measured = self._exchange, self.measured
         measured.received_s = now_s = exchange.clock.monotonic_s()
         measured.timeout_s = headers.timeout_s
         # The earlier of two: the server's timeout counts from now, the client's from the arrival of the request.
@@ -118,14 +151,13 @@ class HttpCall:
         server_s = now_s + exchange.options.timeout_s
         self.deadline = Deadline(client_s if client_s < server_s else server_s)
         self.priority = headers.priority
-        return body
 
-    def watch_client(self) -> Interruption:
+    def watch_client(self, task: Interruptible | None = None) -> Interruption:
         """Return a context manager that cancels the wait for a result, as ClientGone, when the client disconnects.
 
-        Call it only after the body has been read.
+        `task` waits for it, or the current one. Call it only after the body has been read.
         """
-        return Interruption(self._exchange.interruptions, self._receive)
+        return Interruption(self._exchange.interruptions, self._receive, task)
 
 
 class RouteFacts(NamedTuple):
@@ -147,6 +179,27 @@ class RouteFacts(NamedTuple):
 UNKNOWN_ROUTE: Final = RouteFacts(ANY_ROLE, "Unknown")
 
 
+class RestLaneCall(Protocol):
+    """A request that a lane has taken. One of its methods is called, once, and the request then has ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
+        ...
+
+    def end(self, outcome: Outcome) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+        """Report a success and return the response, or a coroutine that encodes a large one.
+
+        Raises:
+            ServingError: the request has failed, and is not reported.
+        """
+        ...
+
+    def give_up(self) -> None:
+        """Free the place in the queue of a request that gets no outcome, and is not reported."""
+        ...
+
+
 class RestProtocol(Protocol):
     """The parts of an exchange that a protocol defines."""
 
@@ -154,6 +207,14 @@ class RestProtocol(Protocol):
         """Answer a request. Raises ServingError, when called or when awaited.
 
         A plain function that returns a coroutine saves a frame.
+        """
+        ...
+
+    def begin(self, call: HttpCall, body: bytes, waiter: Waiter) -> RestLaneCall | None:
+        """Queue a request whose outcome `waiter` gets, or return None before any effect, for `answer`.
+
+        Raises:
+            ServingError: the request has failed.
         """
         ...
 
@@ -207,18 +268,122 @@ class Exchange:
             if isinstance(error, BodyTooLarge):
                 self.receiving.oversized += 1
             response = failure_response(error, scope, protocol.error_body, trailers)
+        if needs_compression(response):
+            response = await compressed(response, scope)
+        # Both sends here, because a coroutine for them would cost each request a frame.
+        start, body = self.messages(response, scope, measured, has_body=has_body)
+        await send(start)
+        await send(body)
+
+    def messages(
+        self, response: HttpResponse, scope: "Scope", measured: MeasuredRequest, *, has_body: bool = True
+    ) -> "tuple[Message, Message]":
+        """Return a response as ASGI messages, with the headers that every exchange adds. `has_body`: of the request."""
+        trailers = measured.trailers
+        assert trailers is not None, "every exchange sets them"
         if measured.request_id is None and response.status >= 400:
             # The request may have failed before its headers were read.
             echo_request_id(find_request_id(scope), trailers)
-        if response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES:
-            response = await compressed(response, scope)
         more_headers: Headers = () if has_body else (NO_STORE,)
         if trailers:
             more_headers = (*more_headers, *encoded(trailers))
-        # Both sends here, because a coroutine for them would cost each request a frame.
-        start, body = response_messages(response, more_headers)
-        await send(start)
-        await send(body)
+        return response_messages(response, more_headers)
+
+    def begin(self, scope: "Scope", message: "Message", receive: "Receive", waiter: Waiter) -> "ExchangeCall | None":
+        """Begin a request with a body without a task, or return None before any effect, for `__call__`.
+
+        `waiter` gets the outcome, unless the request `is_ready`. `message` is the first of the request. `receive` waits
+        for the departure of the client.
+        """
+        measured = self._meter.request("Unknown")
+        measured.trailers = []
+        call = HttpCall(self, scope, receive, measured)
+        try:
+            body = call.take_body(message)
+        except ServingError:  # `__call__` reports it.
+            return None
+        if body is None:
+            return None
+        try:
+            lane_call = self.protocol.begin(call, body, waiter)
+        except Exception as error:  # The edge, as above.
+            measured.__enter__()
+            return ExchangeCall(self, call, error)
+        if lane_call is None:
+            return None
+        measured.__enter__()
+        return ExchangeCall(self, call, lane_call)
+
+
+class ExchangeCall:
+    """A request that needs no task. One of `end` and `give_up` is called, once. One event loop's thread owns it."""
+
+    __slots__ = ("_begun", "_call", "_exchange")
+
+    def __init__(self, exchange: Exchange, call: HttpCall, begun: RestLaneCall | Exception) -> None:
+        """End what a lane has `begun`, or answer with its error. `call` is counted as in flight until it ends."""
+        self._exchange = exchange
+        self._call = call
+        self._begun = begun
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
+        return isinstance(self._begun, Exception) or self._begun.is_ready
+
+    def watch_client(self, task: Interruptible) -> Interruption:
+        """Return a context manager that cancels `task` when the client disconnects."""
+        return self._call.watch_client(task)
+
+    def end(self, outcome: Outcome) -> "tuple[Message, Message] | Coroutine[Any, Any, tuple[Message, Message]]":
+        """Report the request, and return its response, or a coroutine that encodes a large one. Raises nothing."""
+        try:
+            if isinstance(self._begun, Exception):
+                raise self._begun
+            response = self._begun.end(outcome)
+        except Exception as error:  # The edge, as above.
+            return self._fail(error)
+        if not isinstance(response, HttpResponse) or needs_compression(response):
+            return self._end_slowly(response)
+        return self._exchange.messages(response, self._call.scope, self._call.measured)
+
+    async def _end_slowly(self, coming: HttpResponse | Coroutine[Any, Any, HttpResponse]) -> "tuple[Message, Message]":
+        scope, measured = self._call.scope, self._call.measured
+        try:
+            response = coming if isinstance(coming, HttpResponse) else await coming
+        except Exception as error:  # The edge, as above.
+            return self._fail(error)
+        except BaseException as error:
+            measured.__exit__(type(error), error, None)
+            raise
+        if needs_compression(response):
+            response = await compressed(response, scope)
+        return self._exchange.messages(response, scope, measured)
+
+    def give_up(self, error: BaseException) -> None:
+        """Report that `error` has ended the request before its outcome. Frees its place in the queue."""
+        if not isinstance(self._begun, Exception):
+            self._begun.give_up()
+        self._call.measured.__exit__(type(error), error, None)
+
+    def _fail(self, error: Exception) -> "tuple[Message, Message]":
+        scope, measured = self._call.scope, self._call.measured
+        measured.__exit__(type(error), error, None)
+        response = failure_response(error, scope, self._exchange.protocol.error_body, measured.trailers or [])
+        return self._exchange.messages(response, scope, measured)
+
+
+class RestLanes(Protocol):
+    """The requests of a REST application that need no task."""
+
+    def begin(self, scope: "Scope", message: "Message", receive: "Receive", waiter: Waiter) -> ExchangeCall | None:
+        """Begin a request, or return None before any effect. See `Exchange.begin`."""
+        ...
+
+
+def needs_compression(response: HttpResponse) -> bool:
+    """Return whether `compressed` must see a response."""
+    return response.compressible and len(response.body) >= MIN_COMPRESSED_BYTES
 
 
 def failure_response(

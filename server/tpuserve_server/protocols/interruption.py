@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from tpuserve_server.core.system.cancellation import take_back
 from tpuserve_server.core.system.timers import RareTimers
@@ -67,12 +67,24 @@ class Interruptions:
         self._timer = loop.call_later(self._interval_s, self._sweep, loop) if self._old else None
 
 
+class Interruptible(Protocol):
+    """The work of a request: a task, or a call without one."""
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that runs the work."""
+        ...
+
+    def cancel(self) -> object:
+        """End the work soon."""
+        ...
+
+
 class Interruption:
     """Context manager around the work of one request, which it cancels at most once. It then raises the reason."""
 
-    __slots__ = ("_among", "_ended", "_expires_s", "_pending", "_reason", "_receive", "_task", "_timers", "_unread")
+    __slots__ = ("_among", "_ended", "_expires_s", "_pending", "_receive", "_task", "_timers", "_unread", "reason")
 
-    def __init__(self, among: Interruptions, receive: "Receive", task: "asyncio.Task[object] | None" = None) -> None:
+    def __init__(self, among: Interruptions, receive: "Receive", task: Interruptible | None = None) -> None:
         """Poll `receive` for a disconnect. `task` does the work.
 
         Without `task` it is the current one, which takes a system call to find up to Python 3.11.
@@ -80,7 +92,8 @@ class Interruption:
         self._among = among
         self._receive = receive
         self._task = task
-        self._reason: ServingError | None = None
+        # Why it has cancelled the work.
+        self.reason: ServingError | None = None
         self._timers: RareTimers | None = None
         # Time of the event loop, once the deadline is known.
         self._expires_s = math.inf
@@ -102,15 +115,25 @@ class Interruption:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End. Turn the own cancellation into its reason; any other error propagates."""
-        task, self._task = self._task, None
+        task = self._task
+        self.end()
+        if (
+            self.reason is not None
+            and kind is asyncio.CancelledError
+            and isinstance(task, asyncio.Task)
+            and take_back(task)
+        ):
+            raise self.reason from None
+
+    def end(self) -> None:
+        """End, whatever the outcome. Does nothing after the first call."""
+        self._task = None
         self._among.remove(self)
         if self._timers is not None:
             self._timers.cancel(self)
         # A future belongs to the server, which will set its result.
         if isinstance(self._pending, asyncio.Task):
             self._pending.cancel()
-        if self._reason is not None and kind is asyncio.CancelledError and task is not None and take_back(task):
-            raise self._reason from None
 
     def expire_at(self, deadline: Deadline, clock: Clock) -> None:
         """Interrupt the request at its deadline. Raises DeadlineExceeded if it has passed, so that no work begins."""
@@ -175,8 +198,8 @@ class Interruption:
         self._interrupt(deadline_passed())
 
     def _interrupt(self, reason: ServingError) -> None:
-        if self._reason is None and self._task is not None:
-            self._reason = reason
+        if self.reason is None and self._task is not None:
+            self.reason = reason
             self._task.cancel()
 
 

@@ -25,7 +25,8 @@ from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Signature
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.protocols.exchange import HttpCall
-from tpuserve_server.protocols.request_meter import RequestMeter, RequestSeries
+from tpuserve_server.protocols.http.response import HttpResponse
+from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter, RequestSeries
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.wire.layouts import Layout, Layouts
 
@@ -366,6 +367,10 @@ class RestLaneProtocol(Protocol[_Encoded]):
         """Return the form of the responses."""
         ...
 
+    def respond(self, encoded: _Encoded, result: PredictResult) -> HttpResponse:
+        """Return the response with its headers."""
+        ...
+
     def keep(self, recall: Recall, result: PredictResult, encoded: _Encoded) -> None:
         """Keep a response for later requests with the same bytes."""
         ...
@@ -376,7 +381,7 @@ class RestLaneProtocol(Protocol[_Encoded]):
 
 
 class RestLane(_Lane, Generic[_Encoded]):
-    """The lane of one method of REST, whose Exchange reads and measures requests. One event loop's thread owns it."""
+    """The lane of one method of REST. Its Exchange reads and counts requests. One event loop's thread owns it."""
 
     def __init__(
         self,
@@ -392,8 +397,30 @@ class RestLane(_Lane, Generic[_Encoded]):
 
     async def answer(
         self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, recall: Recall | None
-    ) -> tuple[_Encoded, PredictResult] | None:
-        """Answer a request, or return None before any effect, for the long way. `recall` keeps the response.
+    ) -> HttpResponse | None:
+        """Answer a request in a task, or return None before any effect, for the long way. `recall` keeps the response.
+
+        Raises:
+            ServingError: as on the long way.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        lane_call = self.begin(spec, body, json_bytes, call, future)
+        if lane_call is None:
+            return None
+        lane_call.recall = recall
+        try:
+            with call.watch_client():
+                outcome = {} if lane_call.is_ready else await future
+        except BaseException:
+            lane_call.give_up()
+            raise
+        response = lane_call.end(outcome)
+        return response if isinstance(response, HttpResponse) else await response
+
+    def begin(
+        self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, waiter: Waiter
+    ) -> "RestLaneCall[_Encoded] | None":
+        """Queue a request whose outcome `waiter` gets, or return None before any effect, for the long way.
 
         Raises:
             ServingError: as on the long way.
@@ -414,40 +441,103 @@ class RestLane(_Lane, Generic[_Encoded]):
         try:
             inputs = protocol.inputs(layout, contents, model.signature)
             if inputs is None:
+                model.release()
                 return None
             if type(bound) is not _Bound or not model.is_prepared(bound.prepared):
                 bound = self._bind(layout, model, inputs)
-                if bound is None:
-                    return None
-            series, measured, deadline, priority = bound.series, call.measured, call.deadline, call.priority
-            measured.serves(model, series, priority)
+            if bound is None:
+                model.release()
+                return None
+            measured, deadline, priority = call.measured, call.deadline, call.priority
+            measured.serves(model, bound.series, priority)
             model.check_deadline(deadline, priority)
-            with call.watch_client():
-                future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-                recalled = model.begin(bound.prepared, inputs, deadline, priority, future)
-                try:
-                    result = recalled or model.end(await future)
-                except asyncio.CancelledError:
-                    model.abandon()
-                    raise
+            recalled = model.begin(bound.prepared, inputs, deadline, priority, waiter)
+        except BaseException:
+            model.release()
+            raise
+        return RestLaneCall(self, layout, bound, model, body, inputs, measured, recalled)
+
+
+class RestLaneCall(Generic[_Encoded]):
+    """Implements exchange.RestLaneCall. One event loop's thread owns it."""
+
+    __slots__ = ("_body", "_bound", "_inputs", "_lane", "_layout", "_measured", "_model", "_recalled", "recall")
+
+    def __init__(
+        self,
+        lane: RestLane[_Encoded],
+        layout: Layout,
+        bound: _Bound,
+        model: AcquiredModel,
+        body: bytes,
+        inputs: Tensors,
+        measured: MeasuredRequest,
+        recalled: PredictResult | None,
+    ) -> None:
+        """Own `model` until the call ends. `recalled` is the result, if the response cache has it."""
+        self._lane = lane
+        self._layout = layout
+        self._bound = bound
+        self._model = model
+        self._body = body
+        self._inputs = inputs
+        self._measured = measured
+        self._recalled = recalled
+        # Keeps the response.
+        self.recall: Recall | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """See `exchange.RestLaneCall`."""
+        return self._recalled is not None
+
+    def end(self, outcome: Outcome) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+        """See `exchange.RestLaneCall`."""
+        bound = self._bound
+        try:
+            result = self._recalled or self._model.end(outcome)
             encoded: _Encoded | None = None if bound.template is None else bound.template.encode(result.outputs)
             if encoded is None:
-                form = protocol.form(layout)
+                form = self._lane._protocol.form(self._layout)
                 encode, parts = partial(form.encode, result), form.parts(result)
-                encoded = self._encode(bound, result, parts, encode, form.template)
+                encoded = self._lane._encode(bound, result, parts, encode, form.template)
                 if encoded is None:
-                    encoded = await self._responses.encode(encode, result.servable.name, *parts)
-            if recall is not None:
-                protocol.keep(recall, result, encoded)
-            logs = self._logs
-            if logs is not None and (target := logs.choose(layout.spec.name)):
-                logs.add_predict(target, inputs, result, size_bytes=protocol.logged_bytes(body, result, encoded))
+                    return self._end_slowly(result, encode, parts)
+        except BaseException:
+            self._model.release()
+            raise
+        return self._respond(result, encoded)
+
+    async def _end_slowly(
+        self, result: PredictResult, encode: Callable[[], _Encoded], parts: Sequence[Part]
+    ) -> HttpResponse:
+        try:
+            encoded = await self._lane._responses.encode(encode, result.servable.name, *parts)
+        except BaseException:
+            self._model.release()
+            raise
+        return self._respond(result, encoded)
+
+    def give_up(self) -> None:
+        """See `exchange.RestLaneCall`."""
+        self._model.abandon()
+        self._model.release()
+
+    def _respond(self, result: PredictResult, encoded: _Encoded) -> HttpResponse:
+        """Log and report a success, release the model, and return the response."""
+        protocol, logs, measured = self._lane._protocol, self._lane._logs, self._measured
+        try:
+            if self.recall is not None:
+                protocol.keep(self.recall, result, encoded)
+            if logs is not None and (target := logs.choose(self._layout.spec.name)):
+                size_bytes = protocol.logged_bytes(self._body, result, encoded)
+                logs.add_predict(target, self._inputs, result, size_bytes=size_bytes)
             # Before the release: the series of a version end with it.
             measured.is_reported = True
-            headers, wants_timing = measured.trace_headers, measured.wants_timing
-            seen = self._meter.answered(series, measured.started_s, headers, wants_timing=wants_timing)
+            meter, headers, wants_timing = self._lane._meter, measured.trace_headers, measured.wants_timing
+            seen = meter.answered(self._bound.series, measured.started_s, headers, wants_timing=wants_timing)
             if seen is not None:
-                self._meter.observe(measured, seen)
-            return encoded, result
+                meter.observe(measured, seen)
         finally:
-            model.release()
+            self._model.release()
+        return protocol.respond(encoded, result)

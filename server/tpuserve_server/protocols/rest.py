@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from tpuserve_server.access.access import OPEN, READ_SERVER
 from tpuserve_server.access.caller import shown_reason
+from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
@@ -26,7 +27,14 @@ from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
 from tpuserve_server.protocols.console.console import Console, lead_to_page
 from tpuserve_server.protocols.control import Control
-from tpuserve_server.protocols.exchange import Exchange, ExchangeOptions, RestProtocol, RouteFacts, raw_path
+from tpuserve_server.protocols.exchange import (
+    Exchange,
+    ExchangeCall,
+    ExchangeOptions,
+    RestProtocol,
+    RouteFacts,
+    raw_path,
+)
 from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding, accepted_coding, compress_parts
 from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept, prefers_html
 from tpuserve_server.protocols.http.response import SafeResponses
@@ -290,6 +298,14 @@ class RestApp(FastAPI):
                 if path[:length].lower() == prefix:
                     return exchange(scope, receive, send)
         return self._safe_operations(scope, receive, send)
+
+    def begin(self, scope: "Scope", message: "Message", receive: "Receive", waiter: Waiter) -> ExchangeCall | None:
+        """Begin a request without a task, or return None before any effect, for `__call__`. See `Exchange.begin`."""
+        path = scope["path"]
+        for prefix, length, exchange in self._exchanges:
+            if path[:length].lower() == prefix:
+                return exchange.begin(scope, message, receive, waiter)
+        return None
 
     def facts_of(self, scope: "Scope") -> tuple[RouteFacts, RestProtocol | None]:
         """Return the facts about a request, and its protocol, or None for the operations' paths and unknown paths."""

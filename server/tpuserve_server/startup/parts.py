@@ -50,7 +50,7 @@ from tpuserve_server.protocols.http.cross_origin import CrossOrigin
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.rest import rest_app
+from tpuserve_server.protocols.rest import RestApp, rest_app
 from tpuserve_server.protocols.rpc import GuardedTable
 from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.protocols.vertex.routes import VertexRoutes
@@ -255,6 +255,8 @@ class FrontEnds:
 
     rpc: GuardedTable
     rest: "ASGIApp"
+    # `rest`, if nothing stands between it and its clients.
+    rest_lanes: RestApp | None
 
     @classmethod
     def build(
@@ -309,10 +311,8 @@ class FrontEnds:
         guarded, vertex = guard.wrap_rest(rest), vertex_paths(settings)
         needs = credentials is not None
         routes = guarded if vertex is None else VertexRoutes(guarded, vertex, service, needs_credentials=needs)
-        return cls(
-            guard.wrap_table(edge.control.wrap_table(rpc)),
-            CrossOrigin(routes) if settings.listening.rest_api_enable_cors_support else routes,
-        )
+        app = CrossOrigin(routes) if settings.listening.rest_api_enable_cors_support else routes
+        return cls(guard.wrap_table(edge.control.wrap_table(rpc)), app, rest if app is rest else None)
 
 
 def _administration(settings: Settings, clock: Clock, metrics: PrometheusMetrics, models: Models) -> Administration:

@@ -208,6 +208,8 @@ class EchoApplication:
             say("cancelled")
             raise
 
+    rest_lanes = None
+
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve the REST routes.
 

@@ -12,9 +12,10 @@ from tests.support.fakes import FakeClock
 from tests.support.open_gate import OPEN_GATE, ClosedGate
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.server_state import Traffic
-from tpuserve_server.hosts.endpoint import Endpoint, RestCalls
+from tpuserve_server.hosts.endpoint import Endpoint
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.refusals import RateLimit
+from tpuserve_server.hosts.rest_calls import RestCalls
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

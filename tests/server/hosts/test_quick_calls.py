@@ -22,6 +22,7 @@ from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.quick_calls import QuickCall, allow_quick_calls
+from tpuserve_server.hosts.quick_rpc import QuickRpc
 from tpuserve_server.protocols.rpc import admit_every_call
 from tpuserve_server.wire.predict_proto import decode_tensor
 
@@ -83,7 +84,7 @@ def codes(host: Host) -> list[Code]:
 
 async def test_call_of_a_lane_is_answered_without_a_task(host: Host) -> None:
     exchange, call = host.begin()
-    assert type(call) is QuickCall
+    assert type(call) is QuickRpc
     assert not call.done()
     await call
     assert exchange.status == (0, "")
@@ -105,7 +106,7 @@ async def test_other_calls_have_a_task(host: Host) -> None:
 async def test_error_of_the_model_is_a_status(host: Host) -> None:
     negative = message(-1.0, 2.0)
     exchange, call = host.begin(body=negative)
-    assert type(call) is QuickCall
+    assert type(call) is QuickRpc
     await call
     assert exchange.status == (int(Code.INVALID_ARGUMENT), "x must not be negative")
     assert codes(host)[-1] is Code.INVALID_ARGUMENT
@@ -179,7 +180,7 @@ async def test_large_response_is_sent_in_a_task(host: Host) -> None:
     large = np.zeros((2, 300_000), np.float32)
     host.servable.outputs = {"y": large, "x": large}
     exchange, call = host.begin()
-    assert type(call) is QuickCall
+    assert type(call) is QuickRpc
     await call
     assert exchange.status == (0, "")
     response = PredictResponse.FromString(exchange.content[5:])

@@ -85,6 +85,8 @@ class Recorded:
         if self._stop_error is not None:
             raise self._stop_error
 
+    rest_lanes = None
+
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer with the path. `/held` waits for ever."""
         if scope["path"] == "/held":

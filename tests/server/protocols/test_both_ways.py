@@ -22,6 +22,7 @@ from tpuserve_formats.messages.official import PredictRequest, PredictResponse
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import ServingError
+from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.observe.requests.request_record import RequestRecord
 from tpuserve_server.observe.requests.trace_context import TraceHeaders
 from tpuserve_server.protocols.priority import PRIORITY_HEADER
@@ -108,10 +109,10 @@ def seen(record: RequestRecord) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-async def outcome(house: LaneHouse, sent: Sent) -> tuple[object, list[str]]:
+async def outcome(house: LaneHouse, sent: Sent, calls: RestCalls | None) -> tuple[object, list[str]]:
     """Return the response or the error of a request, and the names of its trailers or headers."""
     if sent.rest is not None:
-        return await rest_outcome(house, sent, sent.rest)
+        return await rest_outcome(house, sent, sent.rest, calls)
     trailers: Trailers = []
     try:
         response = await house.call(sent.path, sent.body, sent.context(house, trailers))
@@ -120,7 +121,9 @@ async def outcome(house: LaneHouse, sent: Sent) -> tuple[object, list[str]]:
     return response, [name for name, _ in trailers]
 
 
-async def rest_outcome(house: LaneHouse, sent: Sent, message: RestMessage) -> tuple[object, list[str]]:
+async def rest_outcome(
+    house: LaneHouse, sent: Sent, message: RestMessage, calls: RestCalls | None
+) -> tuple[object, list[str]]:
     headers = dict(TRACED_OVER_REST) if sent.is_traced else {"x-request-id": "r1"}
     if sent.wants_timing:
         headers["x-tpuserve-timing"] = "1"
@@ -128,7 +131,7 @@ async def rest_outcome(house: LaneHouse, sent: Sent, message: RestMessage) -> tu
         headers[PRIORITY_HEADER] = sent.priority.decode()
     if sent.timeout_s != math.inf:
         headers["x-tpuserve-timeout-ms"] = str(1000 * sent.timeout_s)
-    answer = await house.post(message, headers)
+    answer = await house.post(message, headers, calls=calls)
     fixed = {name: value for name, value in answer.headers.items() if name not in ("server-timing", "traceresponse")}
     return (answer.status_code, answer.content, fixed), list(answer.headers)
 
@@ -137,13 +140,19 @@ def read_log(folder: Path) -> list[PredictionLog]:
     return read_lines(*folder.iterdir())
 
 
-async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool, is_batched: bool) -> dict[str, object]:
-    """Send groups of concurrent requests, change the versions between them, and return all that can be observed."""
+async def play(
+    groups: list[list[Sent]], folder: Path, *, is_cached: bool, is_batched: bool, is_quick: bool = False
+) -> dict[str, object]:
+    """Send groups of concurrent requests, change the versions between them, and return all that can be observed.
+
+    `is_quick`: the host runs no tasks for requests over REST.
+    """
     house = LaneHouse(folder)
+    calls = house.rest_calls() if is_quick else None
     house.serve(1, is_cached=is_cached, is_batched=is_batched)
     outcomes: list[object] = []
     for number, group in enumerate(groups):
-        outcomes.append(await asyncio.gather(*(outcome(house, sent) for sent in group)))
+        outcomes.append(await asyncio.gather(*(outcome(house, sent, calls) for sent in group)))
         if number == len(groups) // 3:
             house.serve(2, is_cached=is_cached, is_batched=is_batched)
         elif number == 2 * len(groups) // 3:
@@ -163,11 +172,11 @@ async def play(groups: list[list[Sent]], folder: Path, *, is_cached: bool, is_ba
         "logged": sorted(map(str, logged)),
         "dropped": sorted(house.batches.dropped),
         "rows": sum(rows for rows, _ in house.batches.batches) if not house.batches.dropped else None,
-        "in flight": house.meter.in_flight,
+        "in flight": (house.meter.in_flight, house.rest_meter.in_flight, house.in_flight.count),
     }
 
 
-async def not_taken(*_: object) -> None:
+def not_taken(*_: object) -> None:
     """Stand in for the lane of REST: leave every request to the long way."""
 
 
@@ -182,12 +191,14 @@ async def test_both_ways_give_the_same(
 ) -> None:
     # Few different requests, so that most have a layout.
     groups = data.draw(st.lists(st.lists(st.sampled_from(pool), min_size=1, max_size=4), min_size=3, max_size=12))
+    quick = await play(groups, tmp_path_factory.mktemp("quick"), **server, is_quick=True)
     short = await play(groups, tmp_path_factory.mktemp("short"), **server)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RestLane, "answer", not_taken)
+        patch.setattr(RestLane, "begin", not_taken)
         patch.setattr(RequestLane, "handle", lambda self, body, context: self._long_way(body, context))
         long = await play(groups, tmp_path_factory.mktemp("long"), **server)
     assert short == long
+    assert quick == long
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.float16])

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.support.fakes import FakeClock, FakeMetrics, FakeService
+from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.errors import Code, Internal, NotFound, TooLate
 from tpuserve_server.core.terms.priority import Priority
@@ -36,6 +37,9 @@ class EchoProtocol:
             if self.fault is not None:
                 raise self.fault
         return HttpResponse(200, body, headers=((b"x-echo", self.name),))
+
+    def begin(self, call: HttpCall, body: bytes, waiter: Waiter) -> None:
+        return None
 
     def error_body(self, message: str) -> bytes:
         return f'["{message}"]'.encode()

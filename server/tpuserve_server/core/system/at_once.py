@@ -1,8 +1,7 @@
 """Runs a coroutine at once until it first waits, without a task. Most that answer a request never wait."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
-from types import coroutine as generator_based
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
@@ -17,7 +16,7 @@ def run_at_once(coroutine: Coroutine[Any, Any, object], loop: asyncio.AbstractEv
         awaited = coroutine.send(None)
     except StopIteration:
         return None
-    return loop.create_task(_rest(coroutine, awaited))
+    return loop.create_task(_Rest(coroutine, awaited))
 
 
 def take_at_once(awaitable: Awaitable[_Result]) -> tuple[_Result | None, Awaitable[_Result] | None]:
@@ -31,27 +30,39 @@ def take_at_once(awaitable: Awaitable[_Result]) -> tuple[_Result | None, Awaitab
         awaited = awaitable.send(None)
     except StopIteration as end:
         return end.value, None
-    return None, _rest(awaitable, awaited)
+    return None, _Rest(awaitable, awaited)
 
 
-async def _rest(coroutine: Any, awaited: object) -> Any:  # noqa: ANN401 - that of the coroutine
-    return await _go_on(coroutine, awaited)
+class _Rest(Coroutine[Any, Any, Any]):
+    """The rest of a coroutine that waits for `awaited`. A coroutine for a task, and an awaitable.
 
+    Unlike a coroutine function, it passes a cancellation on that comes before its first step.
+    """
 
-@generator_based
-def _go_on(coroutine: Any, awaited: object) -> Generator[object, Any, Any]:  # noqa: ANN401
-    """Go on with a coroutine that waits for `awaited`, as `await` does from its start."""
-    while True:
-        try:
-            value = yield awaited
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as error:
-            step, argument = coroutine.throw, error
-        else:
-            step, argument = coroutine.send, value
-        try:
-            awaited = step(argument)
-        except StopIteration as end:
-            return end.value
+    def __init__(self, coroutine: Any, awaited: object) -> None:  # noqa: ANN401 - of any kind
+        self._coroutine = coroutine
+        self._awaited = awaited
+        self._is_first = True
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401 - that of the coroutine
+        if self._is_first:
+            self._is_first = False
+            awaited, self._awaited = self._awaited, None
+            return awaited
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401 - as above
+        self._is_first = False
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> "_Rest":
+        return self
+
+    def __iter__(self) -> "_Rest":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - as above
+        return self.send(None)

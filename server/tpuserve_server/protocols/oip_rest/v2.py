@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from tpuserve_server.access.caller import find_caller, shown_reason
+from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
@@ -25,7 +26,7 @@ from tpuserve_server.protocols.oip.inferring import Inferring, output_bytes
 from tpuserve_server.protocols.oip.models import describe_model, describe_server, why_model_not_ready
 from tpuserve_server.protocols.oip_rest.administration import AdministrationHandlers, Handler
 from tpuserve_server.protocols.oip_rest.route import Action, Route, parse_route
-from tpuserve_server.protocols.request_lane import Known, RestLane
+from tpuserve_server.protocols.request_lane import Known, RestLane, RestLaneCall
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.status import PathNotFound
 from tpuserve_server.wire.json.numbers import read_numbers
@@ -103,6 +104,10 @@ class InferLane:
         assert isinstance(form, ResponseForm)  # learn_infer_body sets it
         return form
 
+    def respond(self, encoded: EncodedResponse, result: PredictResult) -> HttpResponse:
+        """Return the response with its headers."""
+        return inferred(encoded, result.servable.version, result.cache)
+
     def keep(self, recall: Recall, result: PredictResult, encoded: EncodedResponse) -> None:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, *encoded)
@@ -169,6 +174,15 @@ class V2:
             raise PathNotFound
         return handler(route, call)
 
+    def begin(self, call: HttpCall, body: bytes, waiter: Waiter) -> RestLaneCall[EncodedResponse] | None:
+        """See `exchange.RestProtocol`."""
+        route = parse_route(call.scope["method"], raw_path(call.scope))
+        spec, measured = route.spec, call.measured
+        if route.action is not _INFER or spec.name in self._service.cached_models:
+            return None
+        measured.model, measured.method = spec.name, _INFER_METHOD
+        return self._lane.begin(spec, body, read_json_length(call.scope, len(body)), call, waiter)
+
     def facts_of(self, method: str, path: bytes) -> RouteFacts:
         """Return the facts about a request. An action on the server and an invalid path have no model."""
         try:
@@ -196,8 +210,7 @@ class V2:
             return inferred(EncodedResponse(encoded, json_bytes), recall.servable_id.version, "hit")
         answered = await self._lane.answer(spec, body, json_bytes, call, recall)
         if answered is not None:
-            encoded_response, predicted = answered
-            return inferred(encoded_response, predicted.servable.version, predicted.cache)
+            return answered
         # The JSON part decides: a binary request of any size is parsed at once.
         try:
             if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import JSON_ROWS, Budgets
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
@@ -27,7 +28,7 @@ from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.cross_origin import has_page_origin
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse, error_body
 from tpuserve_server.protocols.oip_rest.v2 import VertexInference
-from tpuserve_server.protocols.request_lane import Known, RestLane
+from tpuserve_server.protocols.request_lane import Known, RestLane, RestLaneCall
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
@@ -142,6 +143,10 @@ class PredictLane:
         assert type(layout.form) is PredictForm  # learn_predict_list sets it
         return layout.form
 
+    def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
+        """Return the response with its headers."""
+        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+
     def keep(self, recall: Recall, result: PredictResult, encoded: bytes) -> None:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, encoded)
@@ -213,6 +218,16 @@ class V1:
             return self._examples.infer(route.action, route.spec, call)
         return self._look_up(route, call)
 
+    def begin(self, call: HttpCall, body: bytes, waiter: Waiter) -> RestLaneCall[bytes] | None:
+        """See `exchange.RestProtocol`."""
+        route = parse_route(call.scope["method"], raw_path(call.scope))
+        target, measured = route.spec, call.measured
+        if route.action is not _PREDICT or VERTEX_SCOPE in call.scope or self._may_recall(target.name):
+            return None
+        measured.model, measured.method = target.name, _PREDICT_METHOD
+        self._check_deadline(target, body, call)
+        return self._lane.begin(target, body, None, call, waiter)
+
     def facts_of(self, method: str, path: bytes) -> RouteFacts:
         """Return the facts about a request. The list, a preflight and an invalid path have no model."""
         try:
@@ -237,21 +252,18 @@ class V1:
             # Free the body's memory while the model runs.
             del body
             return await inferring
-        may_recall = target.name in self._service.cached_models and not self._is_logged(target.name)
+        may_recall = self._may_recall(target.name)
         recall = await self._service.recall(target, _KINDS[is_vertex], body) if may_recall else None
         if recall is not None and recall.found is not None:
             signature_name, encoded, _ = recall.found
             call.measured.recalls(recall, signature_name)
             return HttpResponse(200, encoded, recall.servable_id.version, CACHE_HEADERS["hit"])
         body_bytes = len(body)
-        if body_bytes > _MIN_CHECKED_BYTES:
-            # Under overload most requests end here, so that parsing takes no time from the others.
-            self._service.check_deadline(target, call.deadline, call.priority)
+        self._check_deadline(target, body, call)
         if not is_vertex or not may_have_parameters(body):
             answered = await self._lane.answer(target, body, None, call, recall)
             if answered is not None:
-                encoded, result = answered
-                return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
+                return answered
         parsed = read_quickly(body) if body_bytes <= LARGE_BODY_BYTES else None
         if parsed is None:
             parsed = await asyncio.to_thread(parse_predict_body, body, self._decoded)
@@ -277,9 +289,14 @@ class V1:
             self._logs.add_predict(log, decoded.inputs, result, size_bytes=body_bytes + len(encoded))
         return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
 
-    def _is_logged(self, model: str) -> bool:
-        """Return whether the request log may need the arrays of a request, which a response from the cache lacks."""
-        return self._logs is not None and self._logs.has_log(model)
+    def _may_recall(self, model: str) -> bool:
+        """Return whether the response cache may have a response, and the request log does not need its arrays."""
+        return model in self._service.cached_models and (self._logs is None or not self._logs.has_log(model))
+
+    def _check_deadline(self, target: ModelSpec, body: bytes, call: HttpCall) -> None:
+        if len(body) > _MIN_CHECKED_BYTES:
+            # Under overload most requests end here, so that parsing takes no time from the others.
+            self._service.check_deadline(target, call.deadline, call.priority)
 
     def _acquire(self, spec: ModelSpec) -> AcquiredModel:
         try:
