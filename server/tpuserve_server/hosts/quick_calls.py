@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from tpuserve_server.core.batching.task import Outcome
+from tpuserve_server.core.batching.task import Outcome, settle
 from tpuserve_server.core.system.at_once import run_at_once
 from tpuserve_server.hosts.in_flight import InFlight
 
@@ -21,7 +21,8 @@ class QuickCall:
     """
 
     __slots__ = (
-        "_callback", "_error", "_has_ended", "_in_flight", "_is_cancelled", "_is_settled", "_loop", "_task",
+        "_callback", "_error", "_has_ended", "_in_flight", "_is_cancelled", "_is_settled", "_loop", "_response",
+        "_task",
     )  # fmt: skip
 
     def __init__(self, in_flight: InFlight, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,6 +34,8 @@ class QuickCall:
         self._is_settled = False
         self._is_cancelled = False
         self._has_ended = False
+        # Sends the response, from the outcome until it begins.
+        self._response: Coroutine[Any, Any, None] | None = None
         # Why there is no response, for the server.
         self._error: BaseException | None = None
         # Sends a response that takes long.
@@ -40,8 +43,8 @@ class QuickCall:
 
     # Of each protocol.
 
-    def _complete(self, outcome: Outcome) -> None:
-        """Send the response to an outcome, by `_finish`. Must not raise."""
+    def _respond(self, outcome: Outcome) -> Coroutine[Any, Any, None]:
+        """Encode the response to an outcome, and return the coroutine that sends it. Must not raise."""
         raise NotImplementedError
 
     def _give_up(self) -> None:
@@ -62,11 +65,16 @@ class QuickCall:
         """Return whether the call has been cancelled."""
         return self._is_cancelled
 
-    def set_result(self, outcome: Outcome, /) -> None:
-        """Send the response."""
-        if not self._is_settled:
-            self._is_settled = True
-            self._complete(outcome)
+    def set_result(self, outcome: Outcome, /) -> Callable[[], None] | None:
+        """Encode the response, and return the function that sends it.
+
+        The server's thread wakes less often if the responses of a batch follow each other closely.
+        """
+        if self._is_settled:
+            return None
+        self._is_settled = True
+        self._response = self._respond(outcome)
+        return self._send_response
 
     # The task of the HTTP server.
 
@@ -110,7 +118,12 @@ class QuickCall:
         """Count the call. It ends in a later turn of the loop, with the next one if it `is_ready`."""
         self._in_flight.begin_call(self)
         if is_ready:
-            self._loop.call_soon(self.set_result, {})
+            self._loop.call_soon(settle, self, {})
+
+    def _send_response(self) -> None:
+        response, self._response = self._response, None
+        assert response is not None, "set_result sets it"
+        self._finish(response)
 
     def _finish(self, sending: Coroutine[Any, Any, None]) -> None:
         """Run the coroutine that sends the response, and end the call with it. It needs a task if it waits."""

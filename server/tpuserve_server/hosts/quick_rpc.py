@@ -65,19 +65,21 @@ class QuickRpc(QuickCall):
         self._begin(is_ready=call.is_ready)
         return True
 
-    def _complete(self, outcome: Outcome) -> None:
+    def _respond(self, outcome: Outcome) -> Coroutine[Any, Any, None]:
+        reply: bytes | RpcFailure | Coroutine[Any, Any, bytes]
         try:
             reply = self._call.end(outcome)
         except Exception as error:  # A front-end's edge, as above.
-            self._reply(self._failure(error))
-        else:
-            self._reply(reply)
+            reply = self._failure(error)
+        if isinstance(reply, RpcFailure) or (isinstance(reply, bytes) and len(reply) <= SMALL_BYTES):
+            return self._answer(reply)
+        return self._answer_slowly(reply)
 
     def _give_up(self) -> None:
         if hasattr(self, "_call"):
             self._call.give_up(asyncio.CancelledError())
         if self._in_flight.is_cut:
-            self._reply(SHUTTING_DOWN)
+            self._finish(self._answer(SHUTTING_DOWN))
         else:
             self._error = asyncio.CancelledError()
             self._end()
@@ -85,7 +87,7 @@ class QuickRpc(QuickCall):
     def _fail(self, error: Exception) -> None:
         if not self._is_cancelled:
             self._is_settled = True
-            self._reply(self._failure(error))
+            self._finish(self._answer(self._failure(error)))
 
     def _failure(self, error: Exception) -> RpcFailure:
         trailers = self._context.trailers
@@ -94,11 +96,8 @@ class QuickRpc(QuickCall):
             error = deadline_passed()
         return failure_of(error, self._scope["path"], trailers)
 
-    def _reply(self, reply: bytes | RpcFailure | Coroutine[Any, Any, bytes]) -> None:
-        if isinstance(reply, RpcFailure) or (isinstance(reply, bytes) and len(reply) <= SMALL_BYTES):
-            self._finish(answer(self._send, reply, self._context.trailers or ()))
-        else:
-            self._finish(self._answer_slowly(reply))
+    def _answer(self, reply: bytes | RpcFailure) -> Coroutine[Any, Any, None]:
+        return answer(self._send, reply, self._context.trailers or ())
 
     async def _answer_slowly(self, coming: bytes | Coroutine[Any, Any, bytes]) -> None:
         reply: bytes | RpcFailure
@@ -112,4 +111,4 @@ class QuickRpc(QuickCall):
             reply = SHUTTING_DOWN
         except Exception as error:  # A front-end's edge, as above.
             reply = self._failure(error)
-        await answer(self._send, reply, self._context.trailers or ())
+        await self._answer(reply)

@@ -136,11 +136,10 @@ class QuickExchange(QuickCall):
         self._begin(is_ready=call.is_ready)
         return True
 
-    def _complete(self, outcome: Outcome) -> None:
+    def _respond(self, outcome: Outcome) -> Coroutine[Any, Any, None]:
         self._interruption.end()
         reply = self._call.end(outcome)
-        sending = _send_both(self._send, reply) if isinstance(reply, tuple) else self._answer_slowly(reply)
-        self._finish(sending)
+        return _send_both(self._send, reply) if isinstance(reply, tuple) else self._answer_slowly(reply)
 
     def _give_up(self) -> None:
         reason = self._interruption.reason

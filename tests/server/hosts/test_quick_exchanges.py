@@ -250,15 +250,25 @@ async def test_large_response_is_encoded_and_compressed_in_a_task(host: Host, ac
     assert host.house.rest_meter.in_flight == 0
 
 
-async def test_end_of_the_server_answers_a_request_whose_response_takes_long(host: Host) -> None:
+async def test_end_of_the_server_answers_a_request_whose_response_takes_long(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large = np.zeros((2, 300_000), np.float32)
     host.servable.outputs = {"y": large, "x": large}
-    client = Client(MESSAGE)
+    client, encoding = Client(MESSAGE), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def never_ends(*_: object) -> asyncio.Future[object]:
+        encoding.set()
+        return loop.create_future()
+
+    # A thread encodes the response.
+    monkeypatch.setattr(loop, "run_in_executor", never_ends)
     call = host.begin(client)
-    while call._task is None:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(encoding.wait(), 60)
     host.in_flight.cut()
     await call
+    monkeypatch.undo()
     assert (client.status, json.loads(client.body)) == (503, {"error": "The server is shutting down"})
     assert host.code is Code.CANCELLED
     assert host.in_flight.count == host.house.rest_meter.in_flight == 0

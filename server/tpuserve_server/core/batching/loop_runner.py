@@ -107,6 +107,7 @@ class LoopRunner:
         "_loops",
         "_queue",
         "_run",
+        "_seen",
         "_take",
         "_wake_worker",
         "_waking",
@@ -158,16 +159,28 @@ class LoopRunner:
         """
         if self._idle and not self.is_running and self._waking is not loop:
             self._waking = loop
+            self._seen = 1
             loop.call_soon(self._wake, loop)
 
     def _wake(self, loop: _Loop) -> None:
         with self._lock:
+            if self._is_growing():
+                loop.call_soon(self._wake, loop)
+                return
             self._waking = None
             tasks = self._take_allowed(loop)
             if not tasks:
                 self._wake_worker()
         if tasks:
             self._run_here(tasks, loop)
+
+    def _is_growing(self) -> bool:
+        """Return whether the only waiting batch has more requests than when the loop last looked."""
+        batch = self._queue.single()
+        if batch is None or self._queue.has_closed:
+            return False
+        seen, self._seen = self._seen, len(batch.tasks)
+        return seen < self._seen
 
     def _take_allowed(self, loop: _Loop) -> list[Task]:
         if not self.choice.may_run or not self._idle or self.is_running or not self._loops.may_run(loop):

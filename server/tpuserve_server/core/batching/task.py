@@ -37,8 +37,11 @@ class Waiter(Protocol):
         """Return whether it has given up. May be called on any thread."""
         ...
 
-    def set_result(self, outcome: Outcome, /) -> None:
-        """Take the outcome, once and on the event loop. Must not raise."""
+    def set_result(self, outcome: Outcome, /) -> Callable[[], None] | None:
+        """Take the outcome, once and on the event loop. Must not raise.
+
+        A function that it returns is called once, when all waiters of the batch have taken theirs.
+        """
         ...
 
 
@@ -218,24 +221,34 @@ def complete(outcomes: Sequence[tuple[Task, Outcome]], sent: Callable[[], object
             _warn_closed(len(share))
 
 
+def settle(waiter: Waiter, outcome: Outcome) -> None:
+    """Give a waiter its outcome, on its event loop."""
+    then = waiter.set_result(outcome)
+    if then is not None:
+        then()
+
+
 def _warn_closed(requests: int) -> None:
     """Log that the event loop of some requests has closed, so that their callers no longer wait."""
     logger.warning("The event loop of %s closed before the results arrived", counted(requests, "request"))
 
 
 def _settle_batch(tasks: Sequence[Task], outcomes: Sequence[Outcome], sent: Callable[[], object]) -> None:
+    rest: list[Callable[[], None]] = []
     for task, outcome in zip(tasks, outcomes, strict=True):
-        future = task.future
-        if not future.done():
-            future.set_result(outcome)
+        waiter: Waiter = task.future
+        if not waiter.done() and (then := waiter.set_result(outcome)) is not None:
+            rest.append(then)
+    for then in rest:
+        then()
     # Behind the callbacks of the futures, which are in the same line.
     tasks[0].future.get_loop().call_soon(sent)
 
 
 def _settle(share: Sequence[tuple[Waiter, Outcome]], sent: Callable[[], object] | None) -> None:
-    for future, outcome in share:
-        if not future.done():
-            future.set_result(outcome)
+    for waiter, outcome in share:
+        if not waiter.done():
+            settle(waiter, outcome)
     if sent is not None:
         # Behind the callbacks of the futures, which are in the same line.
         share[0][0].get_loop().call_soon(sent)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions
-from tpuserve_server.core.batching.task import Outcome, Task, Waiter
+from tpuserve_server.core.batching.task import Outcome, Task, Waiter, settle
 from tpuserve_server.core.models.loader import LoadedVersion
 from tpuserve_server.core.models.model_record import ServableHandle
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
@@ -472,4 +472,4 @@ def _expire(batcher: Batcher, task: Task, servable_id: ServableId) -> None:
     if task.future.done():
         return
     batcher.discard(task, "expired")
-    task.future.set_result(DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}"))
+    settle(task.future, DeadlineExceeded(f"Deadline exceeded while waiting for {servable_id}"))

@@ -24,10 +24,12 @@ def take_at_once(awaitable: Awaitable[_Result]) -> tuple[_Result | None, Awaitab
 
     Raises what the awaitable raises before it waits.
     """
-    if not isinstance(awaitable, Coroutine) and not hasattr(awaitable, "send"):
+    # The check of an abstract class takes ten times as long.
+    send = getattr(awaitable, "send", None)
+    if send is None:
         return None, awaitable
     try:
-        awaited = awaitable.send(None)
+        awaited = send(None)
     except StopIteration as end:
         return end.value, None
     return None, _Rest(awaitable, awaited)

@@ -137,6 +137,32 @@ async def test_other_batches_run_on_the_device_thread(
             assert await ran_on(batcher, servable, clock, *map(request, range(count))) == THREAD
 
 
+async def test_batch_leaves_after_the_turn_of_the_loop_that_adds_no_request() -> None:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        tasks = [request(1.0) for _ in range(5)]
+        batcher.submit(tasks[0])
+        for task in tasks[1:]:
+            batcher.submit(task)
+            await asyncio.sleep(0)
+        await asyncio.wait([task.future for task in tasks])
+        # Two together and three in later turns of the loop: one batch.
+        assert [len(batch["x"]) for batch in servable.batches] == [8]
+
+
+async def test_single_request_leaves_in_the_next_turn_of_the_loop() -> None:
+    servable, clock = Observed(), FakeClock()
+    with batching(servable, clock) as batcher:
+        await ran_on(batcher, servable, clock)
+        task, later = request(1.0), request(1.0)
+        batcher.submit(task)
+        await asyncio.sleep(0)
+        assert task.future.done()
+        batcher.submit(later)
+        await asyncio.wait([later.future])
+        assert [len(batch["x"]) for batch in servable.batches] == [1, 1, 1]
+
+
 async def test_after_a_large_batch_the_device_thread_runs_small_ones_for_a_while() -> None:
     servable, clock = Observed(), FakeClock()
     with batching(servable, clock) as batcher:
