@@ -71,6 +71,7 @@ def measure(folder: Path) -> dict[str, tuple[int, int]]:
 async def _measure(folder: Path, watch: Watch) -> dict[str, tuple[int, int]]:
     from tpuserve_server.hosts.endpoint import Endpoint
     from tpuserve_server.hosts.in_flight import InFlight
+    from tpuserve_server.hosts.quick_calls import allow_quick_calls
     from tpuserve_server.startup.app import build
     from tpuserve_server.startup.listening import host_options
     from tpuserve_server.startup.validation import read_settings
@@ -78,7 +79,9 @@ async def _measure(folder: Path, watch: Watch) -> dict[str, tuple[int, int]]:
     save_mlp(folder / "mlp" / "1")
     settings = read_settings(model_name="mlp", model_base_path=str(folder / "mlp"))
     server = build(settings)
-    endpoint = Endpoint(server, host_options(settings.listening, settings.host), InFlight(), None)
+    loop = asyncio.get_running_loop()
+    allow_quick_calls(loop)
+    endpoint = Endpoint(server, host_options(settings.listening, settings.host), InFlight(), None, loop)
     try:
         await server.start()
         await server.ready()

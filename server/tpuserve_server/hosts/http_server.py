@@ -112,9 +112,15 @@ class HttpServer:
     """
 
     def __init__(
-        self, make_endpoint: Callable[[], Endpoint], sockets: Mapping[str, socket.socket], options: HostOptions
+        self,
+        make_endpoint: Callable[[asyncio.AbstractEventLoop], Endpoint],
+        sockets: Mapping[str, socket.socket],
+        options: HostOptions,
     ) -> None:
-        """Serve `sockets`, bound and by their field of `Listening`, with one endpoint for each generation."""
+        """Serve `sockets`, bound and by their field of `Listening`, with one endpoint for each generation.
+
+        `make_endpoint` gets the event loop, which `allow_quick_calls` has prepared.
+        """
         self._make_endpoint = make_endpoint
         self._sockets = sockets
         self._config = _config(options)
@@ -240,8 +246,9 @@ class HttpServer:
         return [await self._start_one(sockets, tls) for sockets, tls in groups if sockets]
 
     async def _start_one(self, sockets: list[socket.socket], tls: TlsOptions | None) -> _Generation:
-        allow_quick_calls(asyncio.get_running_loop())
-        endpoint = self._make_endpoint()
+        loop = asyncio.get_running_loop()
+        allow_quick_calls(loop)
+        endpoint = self._make_endpoint(loop)
         config = replace(self._config, bind=tuple(f"fd://{each.fileno()}" for each in sockets))
         try:
             with _with_certificates(config, tls) as complete:

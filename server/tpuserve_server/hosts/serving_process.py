@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import uvloop
@@ -113,8 +114,7 @@ class ServingProcess:
         self._handover = Handover(options)
         rate = RateLimit(options.max_requests_per_s) if options.max_requests_per_s else None
         sockets = {name: socket.socket(fileno=descriptor) for name, descriptor in setup.sockets.items()}
-        loop = asyncio.get_running_loop()
-        self._server = HttpServer(lambda: Endpoint(application, options, self._in_flight, rate, loop), sockets, options)
+        self._server = HttpServer(partial(Endpoint, application, options, self._in_flight, rate), sockets, options)
         self._certificates = (
             None
             if options.tls is None

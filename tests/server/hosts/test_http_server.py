@@ -77,7 +77,7 @@ def bound() -> socket.socket:
 
 
 def server_on(bound: socket.socket, **options: Any) -> HttpServer:  # noqa: ANN401 - fields of HostOptions
-    return HttpServer(Echo, {"rest": bound}, HostOptions(bind_address="127.0.0.1", **options))
+    return HttpServer(lambda _: Echo(), {"rest": bound}, HostOptions(bind_address="127.0.0.1", **options))
 
 
 @pytest.fixture

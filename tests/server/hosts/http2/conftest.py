@@ -59,7 +59,7 @@ def http2_port() -> Iterator[int]:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="http2-server")
         thread.start()
-        server = HttpServer(_Endpoint, {"grpc": listening}, HostOptions())
+        server = HttpServer(lambda _: _Endpoint(), {"grpc": listening}, HostOptions())
         try:
             asyncio.run_coroutine_threadsafe(server.open(None), loop).result()
             yield listening.getsockname()[1]
