@@ -169,15 +169,15 @@ async def live(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., A
         return lives[-1]
 
     yield start
-    for life in lives:
-        life.running.cancel()
-        with contextlib.suppress(BaseException):
-            await life.running
-        await life.leave()
-    await asyncio.gather(*(server.close() for server in servers))
     # A process that is cancelled leaves its end of the channel to the system.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        for life in lives:
+            life.running.cancel()
+            with contextlib.suppress(BaseException):
+                await life.running
+            await life.leave()
+        await asyncio.gather(*(server.close() for server in servers))
         lives.clear()
         gc.collect()
 
