@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare, Turn
 from tpuserve_server.core.batching.task import Task
@@ -20,6 +20,9 @@ from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.servable import VersionFiles
 from tpuserve_server.core.terms.types import Array, ServableId, Signature, State, Tensors, TensorSpec
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.batching.batcher import Batcher
 
 FLOAT = np.dtype(np.float32)
 
@@ -120,16 +123,14 @@ class WatchedDevice(DeviceShare):
         return waits
 
 
-class _NoBatcher(Batcher):
+class _NoBatcher:
     """A batcher without threads, for tests in which nothing runs."""
-
-    def __init__(self) -> None: ...
 
     def hung_s(self) -> float:
         return 0.0
 
 
-NO_BATCHER = _NoBatcher()
+NO_BATCHER = cast("Batcher", _NoBatcher())
 
 
 class FakeExecutor:

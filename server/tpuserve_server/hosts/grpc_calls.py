@@ -158,7 +158,12 @@ class GrpcOverAsgi:
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
-            await answer(send, await self._reply(scope, headers, receive, send, trailers, task, coming), trailers)
+            reply = await self._reply(scope, headers, receive, send, trailers, task, coming)
+            if reply is not None:
+                sending = answer(send, reply, trailers)
+                # The client may read slowly.
+                del reply
+                await sending
         finally:
             self._in_flight.end(task)
         return None
@@ -276,7 +281,7 @@ class GrpcOverAsgi:
             with interruption:
                 interruption.expire_at(context.deadline, self._clock)
                 self._in_flight.begin_stream(task, interruption.shut_down)
-                await response.send_all(respond(_messages(frames), context))
+                await response.send_all(respond(_Messages(frames), context))
         except ServingError as reason:
             await response.fail(reason)
         finally:
@@ -338,9 +343,20 @@ class _StreamedResponse:
             raise Cancelled("The client disconnected") from None
 
 
-async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
-    while (message := await frames.next()) is not None:
-        yield message
+class _Messages:
+    """The messages of a stream. No async generator, which mypyc cannot compile."""
+
+    def __init__(self, frames: FrameReader) -> None:
+        self._frames = frames
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> bytes:
+        message = await self._frames.next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
 
 async def _refuse(send: "Send", status: int, why: tuple[bytes, bytes]) -> None:

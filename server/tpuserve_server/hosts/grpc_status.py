@@ -1,9 +1,8 @@
 """Statuses of gRPC calls: from an exception to a status, and from a response or a status to ASGI messages."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.hosts.grpc_frames import ACCEPTED_ENCODINGS, frame
@@ -24,8 +23,7 @@ END: "Final[Message]" = {"type": "http.response.body", "body": b""}
 _OK: "Final[Message]" = {"type": "http.response.trailers", "headers": [(b"grpc-status", b"0")]}
 
 
-@dataclass(frozen=True, slots=True)
-class RpcFailure:
+class RpcFailure(NamedTuple):
     """A status other than OK."""
 
     code: Code
@@ -83,22 +81,18 @@ def ok(more: list[tuple[bytes, bytes]]) -> "Message":
     return {**_OK, "headers": [*_OK["headers"], *more]} if more else _OK
 
 
-async def answer(send: "Send", reply: bytes | RpcFailure | None, trailers: Sequence[tuple[str, str]] = ()) -> None:
-    """Send a whole response. A failure has only headers, which gRPC calls trailers-only."""
+def answer(
+    send: "Send", reply: bytes | RpcFailure, trailers: Sequence[tuple[str, str]] = ()
+) -> Coroutine[Any, Any, None]:
+    """Return a coroutine that sends a whole response, of which it has a copy.
+
+    A failure has only headers, which gRPC calls trailers-only.
+    """
     more = encoded(trailers)
     if isinstance(reply, bytes):
-        body = frame(reply)
-        # The client may read slowly.
-        del reply
-        try:
-            await send(START)
-            await send({"type": "http.response.body", "body": body})
-            await send(ok(more))
-        except OSError:  # See `send_all`.
-            return
-    elif reply is not None:
-        headers = [CONTENT_TYPE, *status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
-        await send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, END)
+        return send_all(send, START, {"type": "http.response.body", "body": frame(reply)}, ok(more))
+    headers = [CONTENT_TYPE, *status_headers(reply), (b"grpc-accept-encoding", ACCEPTED_ENCODINGS), *more]
+    return send_all(send, {"type": "http.response.start", "status": 200, "headers": headers}, END)
 
 
 async def send_all(send: "Send", *messages: "Message") -> None:

@@ -100,7 +100,9 @@ class QuickRpc(QuickCall):
         return answer(self._send, reply, self._context.trailers or ())
 
     async def _answer_slowly(self, coming: bytes | Coroutine[Any, Any, bytes]) -> None:
-        reply: bytes | RpcFailure
+        await self._answer(await self._large(coming))
+
+    async def _large(self, coming: bytes | Coroutine[Any, Any, bytes]) -> bytes | RpcFailure:
         try:
             reply = coming if isinstance(coming, bytes) else await coming
             if len(reply) > SMALL_BYTES:
@@ -108,7 +110,7 @@ class QuickRpc(QuickCall):
         except asyncio.CancelledError:
             if not self._in_flight.is_cut:
                 raise
-            reply = SHUTTING_DOWN
+            return SHUTTING_DOWN
         except Exception as error:  # A front-end's edge, as above.
-            reply = self._failure(error)
-        await self._answer(reply)
+            return self._failure(error)
+        return reply

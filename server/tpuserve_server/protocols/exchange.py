@@ -6,7 +6,6 @@ codecs).
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -35,25 +34,13 @@ from tpuserve_server.protocols.http.response import (
     response_messages,
 )
 from tpuserve_server.protocols.interruption import Interruptible, Interruption, Interruptions
+from tpuserve_server.protocols.options import ExchangeOptions
 from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter
 from tpuserve_server.protocols.rpc import Trailers
 from tpuserve_server.protocols.status import BodyTooLarge, ClientGone, log_internal
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
-
-
-_MEBIBYTE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeOptions:
-    """Limits of one exchange of any protocol."""
-
-    # Applies before and after decompression.
-    max_body_bytes: int = 64 * _MEBIBYTE
-    # rest_api_timeout_in_ms, from the arrival of the complete body. inf disables it.
-    timeout_s: float = 30.0
 
 
 class HttpCall:

@@ -10,6 +10,18 @@ from typing import Annotated, Final, Literal
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.setting import Setting
 
+_MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeOptions:
+    """Limits of one exchange of any protocol."""
+
+    # Applies before and after decompression.
+    max_body_bytes: int = 64 * _MEBIBYTE
+    # rest_api_timeout_in_ms, from the arrival of the complete body. inf disables it.
+    timeout_s: float = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:

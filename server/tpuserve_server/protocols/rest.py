@@ -30,7 +30,6 @@ from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import (
     Exchange,
     ExchangeCall,
-    ExchangeOptions,
     RestProtocol,
     RouteFacts,
     raw_path,
@@ -43,7 +42,7 @@ from tpuserve_server.protocols.oip_rest.openapi import V2_COMPONENTS, V2_PATHS
 from tpuserve_server.protocols.oip_rest.openapi_administration import ADMINISTRATION_COMPONENTS, ADMINISTRATION_PATHS
 from tpuserve_server.protocols.oip_rest.v2 import V2, VertexInference
 from tpuserve_server.protocols.operations import Operations
-from tpuserve_server.protocols.options import ControlOptions
+from tpuserve_server.protocols.options import ControlOptions, ExchangeOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.shared_pages import Page, Render, SharedPages
 from tpuserve_server.protocols.status import PathNotFound, status_of

@@ -15,7 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -67,7 +67,7 @@ class Frame(NamedTuple):
     output_filter: tuple[str, ...]
     spans: tuple[Span, ...]
     id_span: tuple[int, int] | None = None
-    form: object = None
+    form: Any = None
 
 
 def check_frame(body: bytes, places: Sequence[tuple[int, int]]) -> None:
@@ -95,7 +95,7 @@ class Layout:
         self.output_filter = frame.output_filter
         self.form = frame.form
         self.kind = kind
-        self._id = None if frame.id_span is None else slice(*frame.id_span)
+        self._id = frame.id_span
         places = [(span.start, span.stop) for span in frame.spans]
         self._pieces = _pieces_between(places if frame.id_span is None else [*places, frame.id_span], body)
         self._tensors = tuple((name, shape, dtype, start) for name, dtype, shape, start, _ in frame.spans)
@@ -109,11 +109,14 @@ class Layout:
         for start, piece in self._pieces:
             if not body.startswith(piece, start):
                 return False
-        return self._id is None or body[self._id].isascii()
+        return self.read_id(body).isascii()
 
     def read_id(self, body: bytes) -> bytes:
         """Return the id of a message that fits, or b"" if the messages have none."""
-        return b"" if self._id is None else bytes(body[self._id])
+        if self._id is None:
+            return b""
+        start, stop = self._id
+        return bytes(body[start:stop])
 
     def inputs(self, body: bytes) -> dict[str, Array]:
         """Return the tensors of a message that fits, as read-only views of its bytes."""

@@ -13,8 +13,9 @@ from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.errors import Code, Internal, NotFound, TooLate
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, ExchangeOptions, HttpCall, RouteFacts, raw_path
+from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
 from tpuserve_server.protocols.http.response import HttpResponse
+from tpuserve_server.protocols.options import ExchangeOptions
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import Mount, RestApp
 

@@ -38,20 +38,20 @@ class BatchPolicy:
 
     # Whether a batch that is not full may have to wait while the device is free.
     waits = False
-    # Batches of at most this many rows leave whole. `rows_to_run` decides about others.
-    most_whole_rows: float = math.inf
     # Whether another row may change when a batch leaves that is still not full.
     rows_matter = True
-    # Why a batch leaves that has waited and is not full.
-    departure = Departure.AT_ONCE
     # Whether it accepts requests by an objective instead of their deadlines, and learns from the latency of responses.
     has_objective = False
-    # The latency objective, in seconds.
-    objective_s: float = math.inf
 
     def __init__(self, deadlines: DeadlineCheck) -> None:
         """Refuse requests that miss their deadline by `deadlines`, whose device runs the batches."""
         self._deadlines = deadlines
+        # Batches of at most this many rows leave whole. `rows_to_run` decides about others.
+        self.most_whole_rows = math.inf
+        # Why a batch leaves that has waited and is not full.
+        self.departure = Departure.AT_ONCE
+        # The latency objective, in seconds.
+        self.objective_s = math.inf
 
     @property
     def host_s(self) -> float:

@@ -77,6 +77,8 @@ class Batcher:
             ResourceExhausted: the system cannot start as many threads.
         """
         self._id = version.servable_id
+        # Stands for this load of the version. Who keeps it does not keep the version in memory.
+        self.mark = object()
         # How requests for a signature share batches. Those for other signatures run one by one.
         self.options = version.options
         # Maximum number of rows in a batch of a signature whose exporter has checked no sizes.

@@ -52,7 +52,7 @@ class DeviceShare:
         self._lock = threading.Lock()
         self._limit = slots
         self._only_weighted = only_weighted
-        self._slots: float = slots
+        self._slots = float(slots)
         self._used = 0
         self._clock = clock or SystemClock()
         # The models with a slot, since `_changed_s`, and the seconds before that.

@@ -62,7 +62,7 @@ class ObjectivePolicy(BatchPolicy):
         self._host = HostAllowance(objective.latency_s, objective.percentile)
         self._name = name
         self._buckets = options.buckets or (options.max_rows,)
-        self.most_whole_rows = self._buckets[0]
+        self.most_whole_rows = float(self._buckets[0])
         self._costs = costs
         self._late_share = 1.0 - objective.percentile / 100.0
         self._usual_margin = self._margin = NormalDist().inv_cdf(objective.percentile / 100.0)

@@ -32,7 +32,7 @@ class _FittedPolicy(BatchPolicy):
         self._plan: BatchPlan | None = None
         if len(options.buckets) > 1 and options.padding_policy is not PaddingPolicy.PAD_UP:
             self._plan = BatchPlan(options.buckets, options.padding_policy, self._mean_s)
-            self.most_whole_rows = options.buckets[0]
+            self.most_whole_rows = float(options.buckets[0])
 
     def rows_to_run(self, batches: Sequence[Batch], now_s: float) -> int:
         """Implement BatchPolicy.rows_to_run: whole tasks, unless the first task may be cut."""
@@ -48,14 +48,13 @@ class _FittedPolicy(BatchPolicy):
 class GreedyPolicy(_FittedPolicy):
     """A batch leaves as soon as the device is free, or after a short wait for clients that were just answered."""
 
-    departure = Departure.REGROUP
-
     def __init__(self, name: str, options: BatchingOptions, costs: CostModel, deadlines: DeadlineCheck) -> None:
         """Start without waits. Regrouping needs a device that runs one batch at a time.
 
         Then the callers that come back are those of the batch that has just ended.
         """
         super().__init__(name, options, costs, deadlines)
+        self.departure = Departure.REGROUP
         self._may_regroup = deadlines.device.runs_one
         self._low = _FittedPolicy(name, options, costs, deadlines)
         # Set once a batch has taken long enough to make a short wait worthwhile.
@@ -104,7 +103,11 @@ class TimeoutPolicy(_FittedPolicy):
 
     waits = True
     rows_matter = False
-    departure = Departure.TIMEOUT
+
+    def __init__(self, name: str, options: BatchingOptions, costs: CostModel, deadlines: DeadlineCheck) -> None:
+        """Wait for the timeout of `options`."""
+        super().__init__(name, options, costs, deadlines)
+        self.departure = Departure.TIMEOUT
 
     def until_s(self, batch: Batch) -> float:
         """Implement BatchPolicy.until_s."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import weakref
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -39,11 +38,12 @@ from tpuserve_server.core.terms.validation import (
 class PreparedRequest(NamedTuple):
     """The checked facts about requests for one signature of one loaded version.
 
-    They hold for all inputs with the same names, dtypes and shapes, and do not keep the version in memory. The requests
+    They hold for all inputs with the same names, dtypes and shapes. `version` is its mark, so that they do not keep it
+    in memory. The requests
     name the outputs of `output_filter`, and get those of `output_names`. With `is_shared`, the rows may share batches.
     """
 
-    batcher: "weakref.ref[Batcher]"
+    version: Any
     signature_name: str
     output_filter: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -208,11 +208,11 @@ class AcquiredModel(_Acquired):
         if not rows:
             return None
         output_names = choose_outputs(signature, output_filter)
-        return PreparedRequest(weakref.ref(batcher), signature.name, output_filter, output_names, rows, is_shared)
+        return PreparedRequest(batcher.mark, signature.name, output_filter, output_names, rows, is_shared)
 
     def is_prepared(self, prepared: PreparedRequest) -> bool:
         """Return whether `prepare` of the same version returned `prepared`."""
-        return prepared.batcher() is self._loaded.batcher
+        return prepared.version is self._loaded.batcher.mark
 
     def begin(
         self, prepared: PreparedRequest, inputs: Tensors, deadline: Deadline, priority: Priority, waiter: Waiter
