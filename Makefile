@@ -43,7 +43,7 @@ FUZZ := .fuzz
 # Packages of $(VENV), which requirements/torch.lock, ray.lock and fuzz.lock omit.
 IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)
 
-.PHONY: help install wheels setup torch ray oip-clients helm demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help install wheels setup torch ray oip-clients helm compiled demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments test-compiled docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ install: $(UV) ## Install tpuserve into the environment PREFIX=~/tpuserve, or ot
 
 wheels: $(UV) ## Build the wheels of all distributions and constraints.txt into dist/
 	@$(BIN)/python -m deploy.installation.wheels dist
+
+compiled: setup ## Compile the server's request path with mypyc into a wheel in build/compiled; takes minutes, needs a C compiler
+	@$(BIN)/python -m deploy.installation.compiled build/compiled
 
 setup: $(VENV)/.installed ## Create .venv with the packages of requirements/dev.lock
 
@@ -202,6 +205,11 @@ test-all: setup lint types layers ## Run also the nightly tests, all with branch
 test-deployments: TEST_PROCESSES := 2
 test-deployments: setup ray oip-clients ## Test images, installations, Ray Serve, Envoy, releases and soaks: as root, about 20 minutes
 	$(PYTEST) -m deployment
+
+# Tests of parts replace or extend classes, which compiled ones do not allow.
+test-compiled: compiled ## Run the tests of whole servers, and of both ways of a request, with the compiled request path
+	PYTHONPATH=$(CURDIR)/build/compiled/unpacked $(PYTEST) -m "not nightly and not deployment" tests/e2e tests/faults \
+		tests/server/protocols/test_both_ways.py tests/server/hosts/test_quick_calls.py tests/server/hosts/test_quick_exchanges.py
 
 docs: setup ## Build the documentation site in build/site; every warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html -c docs . build/site

@@ -1,21 +1,23 @@
-"""`python -m deploy.installation.compiled DIRECTORY`: copy the server to a directory, with its request path compiled.
+"""`python -m deploy.installation.compiled DIRECTORY`: build a wheel of the server with its request path compiled.
 
-`make compiled` runs it. mypyc compiles the same sources that run interpreted everywhere else (decision 123). Python
-takes the compiled modules of the copy if it comes first in PYTHONPATH.
+`make compiled` runs it. mypyc compiles the same sources that run interpreted everywhere else (decision 123). pip
+prefers this wheel to the pure one where both fit.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
+SERVER: Final = ROOT / "server"
 PACKAGE: Final = "tpuserve_server"
 
-# The modules that each request passes, without those that mypyc cannot compile: dataclasses with slots, tuples with
-# names, async generators, and base classes of interpreted ones.
+# The modules that each request passes, without those that mypyc cannot compile, or compiles to something else: slots of
+# dataclasses that change, subclasses of threading.local and of abstract classes, and bases of interpreted classes.
 MODULES: Final = (
     "core/batching/arrays",
     "core/batching/backlog",
@@ -57,12 +59,15 @@ MODULES: Final = (
     "protocols/http/headers",
     "protocols/http/response",
     "protocols/interruption",
-    "protocols/raw_headers",
+    "protocols/oip_rest/infer_lane",
     "protocols/request_lane",
     "protocols/request_meter",
+    "protocols/tf_rest/predict_lane",
     "wire/json/array_text",
     "wire/json/predict",
     "wire/layouts",
+    "wire/oip/infer_json_response",
+    "wire/oip/infer_layout",
     "wire/oip/infer_proto",
     "wire/predict_proto",
 )
@@ -76,49 +81,48 @@ disable_error_code = import-untyped
 [mypy-tensorflow.*,tensorflow_serving.*,keras.*,jax.*,jaxlib.*,torch.*,ray.*,ai_edge_litert.*]
 follow_imports = skip
 """
+# setuptools reads the metadata from the server's pyproject.toml.
+_SETUP: Final = """\
+from setuptools import find_namespace_packages, setup
+from mypyc.build import mypycify
+
+setup(
+    packages=find_namespace_packages(include=["{package}*"]),
+    package_data={{"": ["*"]}},
+    ext_modules=mypycify({arguments!r}, opt_level="2", debug_level="0", multi_file=True, target_dir="mypyc"),
+)
+"""
 
 
-def compile_server(directory: Path) -> list[Path]:
-    """Copy the server's package to `directory`, and compile the modules of the copy. Return the libraries.
-
-    Takes some minutes, and needs a C compiler.
+def compile_server(directory: Path) -> Path:
+    """Build the wheel in `directory`, and return it. Takes minutes, and needs a C compiler.
 
     Raises:
         subprocess.CalledProcessError: mypyc or the compiler failed. It has printed the reason.
     """
-    package = directory / PACKAGE
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(ROOT / "server" / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    build = directory.with_name(f"{directory.name}-build")
-    build.mkdir(parents=True, exist_ok=True)
+    build = directory / "build"
+    shutil.rmtree(build, ignore_errors=True)
+    shutil.copytree(SERVER, build, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
     configuration = build / "mypy.ini"
     configuration.write_text(_CONFIGURATION, encoding="utf-8")
-    sources = [f"{PACKAGE}/{module}.py" for module in MODULES]
-    script = (
-        "from setuptools import setup\n"
-        "from mypyc.build import mypycify\n"
-        f"files = {['--config-file', str(configuration), *sources]!r}\n"
-        f"extensions = mypycify(files, opt_level='2', debug_level='0', multi_file=True, target_dir={str(build)!r})\n"
-        "setup(name='tpuserve-server', packages=[], ext_modules=extensions)\n"
-    )
-    command = (
-        sys.executable,
-        "-c",
-        script,
-        "--quiet",
-        "build_ext",
-        "--inplace",
-        "--build-temp",
-        str(build),
-        "--build-lib",
-        str(build),
-    )
-    jobs = (f"--parallel={os.cpu_count() or 1}",)
-    path = os.pathsep.join([str(directory), *(str(ROOT / other) for other in ("formats", "clients/command"))])
-    subprocess.run((*command, *jobs), cwd=directory, check=True, env={**os.environ, "MYPYPATH": path})
-    return sorted(directory.rglob("*.so"))
+    arguments = ["--config-file", configuration.name, *(f"{PACKAGE}/{module}.py" for module in MODULES)]
+    (build / "setup.py").write_text(_SETUP.format(package=PACKAGE, arguments=arguments), encoding="utf-8")
+    path = os.pathsep.join(str(ROOT / other) for other in ("formats", "clients/command"))
+    command = (sys.executable, "setup.py", "--quiet", "build_ext", f"--parallel={os.cpu_count() or 1}", "bdist_wheel")
+    environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(build), path]), "CFLAGS": "-g0"}
+    subprocess.run((*command, "--dist-dir", str(directory)), cwd=build, check=True, env=environment)
+    return max(directory.glob(f"{PACKAGE}-*.whl"), key=lambda path: path.stat().st_mtime)
+
+
+def unpack(wheel: Path, directory: Path) -> None:
+    """Unpack a wheel, so that Python finds its modules first with `directory` in PYTHONPATH."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory)
 
 
 if __name__ == "__main__":
-    made = compile_server(Path(sys.argv[1]).resolve())
-    sys.stdout.write(f"{len(made)} libraries, {sum(path.stat().st_size for path in made) / 1e6:.1f} MB\n")
+    target = Path(sys.argv[1]).resolve()
+    built = compile_server(target)
+    unpack(built, target / "unpacked")
+    sys.stdout.write(f"{built}: {len(MODULES)} compiled modules, {built.stat().st_size / 1e6:.1f} MB\n")

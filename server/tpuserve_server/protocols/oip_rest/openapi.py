@@ -4,7 +4,7 @@ from typing import Any
 
 from tpuserve_formats.oip.datatypes import DATATYPES
 from tpuserve_server.protocols.http.openapi import CACHE_HEADER, ERRORS, MODEL, REQUEST_HEADERS, VERSION
-from tpuserve_server.protocols.oip_rest.v2 import JSON_LENGTH_HEADER
+from tpuserve_server.protocols.oip_rest.infer_lane import JSON_LENGTH_HEADER
 
 _JSON = "application/json"
 _BINARY = "application/octet-stream"

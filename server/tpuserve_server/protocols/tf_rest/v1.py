@@ -9,7 +9,6 @@ from urllib.parse import parse_qs
 import orjson
 
 from tpuserve_server.core.batching.task import Waiter
-from tpuserve_server.core.models.response_cache import Recall
 from tpuserve_server.core.serving.budgets import JSON_ROWS, Budgets
 from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -17,9 +16,7 @@ from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
     ModelSpec,
     PredictResult,
-    Signature,
     State,
-    Tensors,
     VersionStatus,
 )
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
@@ -28,28 +25,25 @@ from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.http.cross_origin import has_page_origin
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse, error_body
 from tpuserve_server.protocols.oip_rest.v2 import VertexInference
-from tpuserve_server.protocols.request_lane import Known, RestLane, RestLaneCall
+from tpuserve_server.protocols.request_lane import RestLane, RestLaneCall
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.tf_grpc.examples import LOG_KINDS, run_examples
+from tpuserve_server.protocols.tf_rest.predict_lane import PredictLane
 from tpuserve_server.protocols.tf_rest.route import Action, Route, parse_route
 from tpuserve_server.wire.example_methods import CLASSIFY, REGRESS, InferenceMethod, encode_response, find_run
 from tpuserve_server.wire.example_request import encode_example_request
 from tpuserve_server.wire.json.body import is_large
 from tpuserve_server.wire.json.examples import decode_json_examples
-from tpuserve_server.wire.json.numbers import read_numbers
 from tpuserve_server.wire.json.predict import (
     VERTEX_SCOPE,
-    PredictForm,
     decode_predict_inputs,
     decode_quickly,
-    learn_predict_list,
     may_have_parameters,
     parse_predict_body,
     read_quickly,
     with_parameters,
 )
 from tpuserve_server.wire.json.response import encode_predictions
-from tpuserve_server.wire.layouts import Layout, NumberLists
 from tpuserve_server.wire.model_messages import metadata_to_json, status_to_json
 
 if TYPE_CHECKING:
@@ -111,49 +105,6 @@ class RestExamples:
 
 def _encode_logged(method: InferenceMethod, result: PredictResult, examples: int) -> bytes:
     return encode_response(method.encode(result.outputs, examples), result.servable, result.signature_name)
-
-
-class PredictLane:
-    """Implements request_lane.RestLaneProtocol for POST /v1/models/…:predict. One event loop's thread owns it."""
-
-    method = Action.PREDICT.value
-
-    def __init__(self) -> None:
-        """Start without layouts."""
-        self._lists = NumberLists(learn_predict_list)
-
-    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
-        """Return the layout of a request, or None for the long way."""
-        return self._lists.find(spec, body, body.find(b"["), body.rfind(b"]") + 1)
-
-    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
-        """Return the input of a request, or None if the signature has others, or ragged tensors."""
-        if len(signature.inputs) != 1 or signature.ragged_outputs:
-            return None
-        ((name, spec),) = signature.inputs.items()
-        form = layout.form
-        assert type(form) is PredictForm  # learn_predict_list sets it
-        if form.name is not None and form.name != name:
-            return None
-        array = read_numbers(contents, spec.dtype, form.shape)
-        return None if array is None else {name: array}
-
-    def form(self, layout: Layout) -> PredictForm:
-        """Return the form of the responses."""
-        assert type(layout.form) is PredictForm  # learn_predict_list sets it
-        return layout.form
-
-    def respond(self, encoded: bytes, result: PredictResult) -> HttpResponse:
-        """Return the response with its headers."""
-        return HttpResponse(200, encoded, result.servable.version, CACHE_HEADERS[result.cache])
-
-    def keep(self, recall: Recall, result: PredictResult, encoded: bytes) -> None:
-        """Keep a response for later requests with the same bytes."""
-        recall.keep(result, encoded)
-
-    def logged_bytes(self, body: bytes, result: PredictResult, encoded: bytes) -> int:
-        """Return the memory of a request and its response in the request log."""
-        return len(body) + len(encoded)
 
 
 def _check_preflight(scope: "Scope") -> None:

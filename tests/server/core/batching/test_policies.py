@@ -140,11 +140,11 @@ class TripletPolicy(BatchPolicy):
     """Runs whole triplets of rows, and whatever waits once its oldest request has waited a second."""
 
     waits = True
-    departure = Departure.TIMEOUT
-    most_whole_rows = 0
 
     def __init__(self, name: str, options: BatchingOptions, costs: CostModel, deadlines: DeadlineCheck) -> None:
         super().__init__(deadlines)
+        self.departure = Departure.TIMEOUT
+        self.most_whole_rows = 0.0
 
     def until_s(self, batch: Batch) -> float:
         return batch.oldest_s + (0.0 if batch.rows >= 3 else 1.0)

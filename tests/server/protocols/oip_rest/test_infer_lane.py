@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpuserve_server.core.terms.types import Array, ModelSpec, Signature, TensorSpec
-from tpuserve_server.protocols.oip_rest.v2 import InferLane
+from tpuserve_server.protocols.oip_rest.infer_lane import InferLane
 from tpuserve_server.wire.oip.decoding import decode_inputs
 from tpuserve_server.wire.oip.infer_json import parse_infer_json
 from tpuserve_server.wire.oip.infer_json_response import ResponseForm

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tpuserve_server.core.terms.errors import ServingError
 from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Signature, Tensors, TensorSpec
 from tpuserve_server.protocols.request_lane import Known
-from tpuserve_server.protocols.tf_rest.v1 import PredictLane
+from tpuserve_server.protocols.tf_rest.predict_lane import PredictLane
 from tpuserve_server.wire.json.predict import decode_predict_inputs, parse_predict_body
 from tpuserve_server.wire.json.response import encode_predictions
 
