@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from benchmarks.batching.sequence_model import LONGEST, random_texts, write_model
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage

@@ -16,7 +16,7 @@ from benchmarks.batching.simulation import poisson, warmed
 from tests.support.virtual_time import ROW_TO_ROW, SimulatedDevice, VirtualClock, VirtualLoop
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, LatencyObjective
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.terms.deadline import Deadline

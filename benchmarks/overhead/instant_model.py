@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.harness import mlp_model
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.models.registry import ModelRegistry

@@ -13,7 +13,7 @@ from tests.support.ensembles import ensemble_config, make_ensemble
 from tests.support.fake_device import FakeServable
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.response_cache import ResponseCaches
 from tpuserve_server.core.serving.service import ModelAccess

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.support.fake_device import DOUBLE, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded, LoadedEnsemble, LoadedVersion
 from tpuserve_server.core.models.model_config import ENSEMBLE_PLATFORM, ModelConfig
 from tpuserve_server.core.models.registry import ModelRegistry

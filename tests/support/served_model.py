@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from tests.support.fake_device import RecordingMetrics
 from tests.support.fakes import FakeMetrics
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.models.registry import ModelRegistry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from tpuserve_server.access.caller import CallerModels, for_server
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.run_threads import RunThreads
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.change_record import ChangeRecord
 from tpuserve_server.core.models.configuration_rules import ConfigurationRules

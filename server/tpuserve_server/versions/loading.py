@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import UNSET_PARAMETERS, BatchingOptions, BatchingParameters
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.sequences import Sequences, find_sequences
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.metrics import Metrics

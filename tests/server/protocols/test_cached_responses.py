@@ -13,7 +13,7 @@ from tests.support.fakes import FakeMetrics
 from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.model_config import LoggingConfig, ModelConfig
 from tpuserve_server.core.models.registry import ModelRegistry

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_device import FakeExecutor, RecordingMetrics
 from tests.support.saved_models import save_mlp, write_manifest
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage

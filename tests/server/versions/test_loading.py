@@ -22,7 +22,7 @@ from tests.support.saved_models import (
 )
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.journal import Journal
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
@@ -50,7 +50,7 @@ PROGRAM = """
 import resource, sys
 from pathlib import Path
 from tests.support.fake_device import FakeExecutor, FakeServable, RecordingMetrics
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.system.memory import keep_freed_memory

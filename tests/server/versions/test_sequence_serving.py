@@ -12,7 +12,7 @@ from tests.support.fake_device import DOUBLE_WIDE, FakeServable, RecordingMetric
 from tests.support.saved_models import predict_request, save_mlp, write_manifest, write_warmup
 from tests.support.sequence_models import TOKENS, save_tagger
 from tpuserve_server.core.batching.parameters import BatchingParameters
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.models.loader import AspiredVersion, LoadedVersion
 from tpuserve_server.core.models.local_storage import LocalStorage

@@ -14,7 +14,8 @@ from tpuserve_server.core.batching.loop_runner import LoopRunner, LoopRuns
 from tpuserve_server.core.batching.parameters import BatchingParameters
 from tpuserve_server.core.batching.queue import BatchQueue, Refusals
 from tpuserve_server.core.batching.run_threads import RunThreads
-from tpuserve_server.core.batching.runner import BatchedVersion, BatchRunner, DeviceServices
+from tpuserve_server.core.batching.runner import BatchRunner
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import QueueDepth, Task
 from tpuserve_server.core.batching.watchdog import HungRuns
 from tpuserve_server.core.terms.errors import TooLate, Unavailable

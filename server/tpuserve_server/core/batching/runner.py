@@ -5,23 +5,18 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
 
 from tpuserve_server.core.batching.arrays import BatchBuffers, choose_bucket, detached, join_batch, split_outputs
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
-from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeviceQueue, HostDelay
-from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.parameters import BatchingOptions
-from tpuserve_server.core.batching.run_threads import RunThreads
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task, complete, complete_batch, share_run
-from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.batch_run import BatchRun
-from tpuserve_server.core.terms.deadline import WaitingClock
 from tpuserve_server.core.terms.errors import (
     Cancelled,
     DataLoss,
@@ -36,9 +31,9 @@ from tpuserve_server.core.terms.errors import (
     ServingError,
     counted,
 )
-from tpuserve_server.core.terms.servable import InFlight, Servable
+from tpuserve_server.core.terms.servable import InFlight
 from tpuserve_server.core.terms.tracer import SpanRecorder
-from tpuserve_server.core.terms.types import ServableId, Tensors
+from tpuserve_server.core.terms.types import Tensors
 from tpuserve_server.core.terms.validation import count_plain_rows
 
 logger = logging.getLogger(__name__)
@@ -47,39 +42,7 @@ logger = logging.getLogger(__name__)
 _BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss, OutOfMemory)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchedVersion:
-    """A loaded version, how requests for its signatures share batches, and the measured costs of its batches.
-
-    Signatures without options run requests one by one. Each run updates `costs`.
-    """
-
-    servable_id: ServableId
-    servable: Servable
-    options: Mapping[str, BatchingOptions]
-    costs: CostModel = field(default_factory=CostModel)
-
-
-MetricsT_co = TypeVar("MetricsT_co", bound=BatchMetrics, covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceServices(Generic[MetricsT_co]):
-    """The parts that the batchers of a server share: the clock, the receiver of measurements, and the device.
-
-    Without `device` and `threads`, each batcher has separate ones. `watchdog` finds runs that hang, and gets the loss
-    of the device. `spans` gets the batches.
-    """
-
-    clock: WaitingClock
-    metrics: MetricsT_co
-    device: DeviceShare | None = None
-    watchdog: Watchdog | None = None
-    spans: SpanRecorder | None = None
-    threads: RunThreads | None = None
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Run:
     """A batch on the device, or the error that kept it from starting. It owns `buffers` until it has ended.
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -96,7 +95,6 @@ class SplitRequest:
         return error
 
 
-@dataclass(slots=True, eq=False)
 class Task:
     """One request in the queue. Its future belongs to the event loop that made it and is completed only there.
 
@@ -104,29 +102,47 @@ class Task:
     rows of the signature's shape. Other tasks run alone and unchanged, and count as one row in the queue.
     """
 
-    signature_name: str
-    output_names: tuple[str, ...]
-    inputs: Tensors
-    rows: int
-    deadline: Deadline
-    # Callers that need no future have another Waiter here. The batcher uses only the methods of that.
-    future: asyncio.Future[Outcome]
-    shareable: bool
-    enqueued_s: float = field(default=0.0)
-    priority: Priority = field(default=Priority.HIGH)
-    # The queue owns the remaining fields. `lengths` are those that its sequences are padded to (sequences.py).
-    lengths: tuple[int, ...] = field(default=())
-    # The `Batch` that the task waits in, or None once it has left the queue. This module cannot import its type.
-    batch: object | None = field(default=None)
-    # Predicted time of its response if its signature has an objective, else 0.
-    predicted_s: float = field(default=0.0)
-    # Time by which the queue orders tasks (BatchPolicy.order_s).
-    order_s: float = field(default=0.0)
-    # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
-    split_request: SplitRequest | None = field(default=None)
-    start: int = field(default=0)
-    # The batch that the task left the queue with.
-    run: BatchRun | None = field(default=None)
+    __slots__ = (
+        "batch", "deadline", "enqueued_s", "future", "inputs", "lengths", "order_s", "output_names", "predicted_s",
+        "priority", "rows", "run", "shareable", "signature_name", "split_request", "start",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        signature_name: str,
+        output_names: tuple[str, ...],
+        inputs: Tensors,
+        rows: int,
+        deadline: Deadline,
+        future: asyncio.Future[Outcome],
+        shareable: bool,
+        enqueued_s: float = 0.0,
+        priority: Priority = Priority.HIGH,
+    ) -> None:
+        """Store the facts about a request. The queue sets the other fields."""
+        self.signature_name = signature_name
+        self.output_names = output_names
+        self.inputs = inputs
+        self.rows = rows
+        self.deadline = deadline
+        # Callers that need no future have another Waiter here. The batcher uses only the methods of that.
+        self.future = future
+        self.shareable = shareable
+        self.enqueued_s = enqueued_s
+        self.priority = priority
+        # The lengths that its sequences are padded to (sequences.py).
+        self.lengths: tuple[int, ...] = ()
+        # The `Batch` that the task waits in, or None once it has left the queue. This module cannot import its type.
+        self.batch: object | None = None
+        # Predicted time of its response if its signature has an objective, else 0.
+        self.predicted_s = 0.0
+        # Time by which the queue orders tasks (BatchPolicy.order_s).
+        self.order_s = 0.0
+        # Set on a split request and on its parts. The parts share its future, and `start` is a part's first row.
+        self.split_request: SplitRequest | None = None
+        self.start = 0
+        # The batch that the task left the queue with.
+        self.run: BatchRun | None = None
 
     @property
     def runs(self) -> tuple[BatchRun, ...]:

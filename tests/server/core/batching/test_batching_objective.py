@@ -13,7 +13,7 @@ from tests.support.virtual_time import ROW_TO_ROW, SILENT_METRICS, SimulatedDevi
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, LatencyObjective
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import TooLate

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.fake_device import DOUBLE_WIDE, FakeClock, FakeServable, RecordingMetrics
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters, PaddingPolicy
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.sequences import find_sequences
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import DeadlineExceeded, InvalidArgument, Unavailable

@@ -17,7 +17,7 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
 from tpuserve_server.core.batching.loop_runner import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.deadline import SystemClock, WaitingClock

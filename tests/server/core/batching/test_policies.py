@@ -19,7 +19,7 @@ from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_queue import DeadlineCheck
 from tpuserve_server.core.batching.parameters import BatchingMode, BatchingOptions, BatchingParameters, PaddingPolicy
 from tpuserve_server.core.batching.policies import POLICIES, BatchPlan
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.terms.batch_run import Departure
 from tpuserve_server.core.terms.deadline import Deadline

@@ -11,7 +11,7 @@ from tests.support.fake_device import FakeClock, FakeServable, RecordingMetrics,
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.run_threads import RunThreads
-from tpuserve_server.core.batching.runner import BatchedVersion, DeviceServices
+from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Task
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.terms.deadline import SystemClock

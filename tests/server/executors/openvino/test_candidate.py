@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.server.executors.tensorflow_kinds import SPEC, double_and_add, with_openvino
 from tests.support.fake_device import RecordingMetrics
 from tests.support.saved_models import save_function, save_mlp, write_manifest
-from tpuserve_server.core.batching.runner import DeviceServices
+from tpuserve_server.core.batching.services import DeviceServices
 from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.local_storage import LocalStorage
 from tpuserve_server.core.system.memory import HostMemory
