@@ -287,7 +287,7 @@ class Exchange:
         call = HttpCall(self, scope, receive, measured)
         try:
             body = call.take_body(message)
-        except ServingError:  # `__call__` reports it.
+        except Exception:  # `__call__` reports it.
             return None
         if body is None:
             return None

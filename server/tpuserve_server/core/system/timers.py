@@ -91,7 +91,7 @@ class VersionTimer:
         self._changed = threading.Condition()
         self._due_s: dict[ServableId, float] = {}
         self._stopping = False
-        self._waiting = threading.Thread(target=self._run, name=name)
+        self._timer_thread = threading.Thread(target=self._run, name=name)
 
     def set(self, servable_id: ServableId, delay_s: float) -> None:
         """Call `on_due` for this version once, `delay_s` seconds from now."""
@@ -99,8 +99,8 @@ class VersionTimer:
             if self._stopping:
                 return
             self._due_s[servable_id] = self._clock.monotonic_s() + delay_s
-            if self._waiting.ident is None:
-                self._waiting.start()
+            if self._timer_thread.ident is None:
+                self._timer_thread.start()
             self._changed.notify()
 
     def cancel(self, servable_id: ServableId) -> None:
@@ -113,8 +113,8 @@ class VersionTimer:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        if self._waiting.ident is not None:
-            self._waiting.join()
+        if self._timer_thread.ident is not None:
+            self._timer_thread.join()
 
     def _run(self) -> None:
         while (servable_id := self._next()) is not None:
