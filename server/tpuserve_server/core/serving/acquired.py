@@ -38,9 +38,9 @@ from tpuserve_server.core.terms.validation import (
 class PreparedRequest(NamedTuple):
     """The checked facts about requests for one signature of one loaded version.
 
-    They hold for all inputs with the same names, dtypes and shapes. `version` is the batcher's mark, which does not keep
-    the version in memory. The requests name the outputs of `output_filter`, and get those of `output_names`. With
-    `is_shared`, the rows may share batches.
+    They hold for all inputs with the same names, dtypes and shapes. `version` is the mark of its batcher, because they
+    must not keep the version in memory. The requests name the outputs of `output_filter`, and get those of
+    `output_names`. With `is_shared`, the rows may share batches.
     """
 
     version: Any
