@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -16,8 +17,8 @@ ROOT: Final = Path(__file__).parents[2]
 SERVER: Final = ROOT / "server"
 PACKAGE: Final = "tpuserve_server"
 
-# The modules that each request passes, without those that mypyc cannot compile, or compiles to something else: slots of
-# dataclasses that change, subclasses of threading.local and of abstract classes, and bases of interpreted classes.
+# The modules that each request passes. mypyc cannot compile others, or changes their meaning: mutable dataclasses with
+# slots, subclasses of threading.local and of abstract classes, and bases of interpreted classes.
 MODULES: Final = (
     "core/batching/arrays",
     "core/batching/backlog",
@@ -125,6 +126,9 @@ def unpack(wheel: Path, directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    compiler = sysconfig.get_config_var("CC").split()[0]
+    if shutil.which(compiler) is None:
+        sys.exit(f"The C compiler {compiler} is missing. Install it: apt-get install gcc")
     target = Path(sys.argv[1]).resolve()
     built = compile_server(target)
     unpack(built, target / "unpacked")

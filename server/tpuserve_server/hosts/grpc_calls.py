@@ -344,7 +344,7 @@ class _StreamedResponse:
 
 
 class _Messages:
-    """The messages of a stream. No async generator, which mypyc cannot compile."""
+    """The messages of a stream. A class, because mypyc cannot compile async generators."""
 
     def __init__(self, frames: FrameReader) -> None:
         self._frames = frames

@@ -100,9 +100,9 @@ class QuickRpc(QuickCall):
         return answer(self._send, reply, self._context.trailers or ())
 
     async def _answer_slowly(self, coming: bytes | Coroutine[Any, Any, bytes]) -> None:
-        await self._answer(await self._large(coming))
+        await self._answer(await self._await_reply(coming))
 
-    async def _large(self, coming: bytes | Coroutine[Any, Any, bytes]) -> bytes | RpcFailure:
+    async def _await_reply(self, coming: bytes | Coroutine[Any, Any, bytes]) -> bytes | RpcFailure:
         try:
             reply = coming if isinstance(coming, bytes) else await coming
             if len(reply) > SMALL_BYTES:

@@ -35,6 +35,9 @@ LEAST_PAUSE: Final = 50.0
 # The pause therefore grows if more than one run in 70 is slow. A process may lose the CPU now and then.
 MOST_PAUSE: Final = 64000.0
 _SHORTENED: Final = 0.99
+# Turns of the loop in which a batch may grow before it leaves. Without a limit, a busy loop would keep an idle device
+# waiting until the batch is full.
+MOST_TURNS: Final = 4
 # More than the combinations of signatures, outputs and buckets. Clients choose the outputs.
 _MOST_KINDS: Final = 1024
 
@@ -109,6 +112,7 @@ class LoopRunner:
         "_run",
         "_seen",
         "_take",
+        "_turns_left",
         "_wake_worker",
         "_waking",
         "choice",
@@ -146,6 +150,8 @@ class LoopRunner:
         self._run = run
         # The loop that is about to run a batch or to wake a worker.
         self._waking: _Loop | None = None
+        # Requests of the batch that the loop has seen, and turns that it may still wait for more.
+        self._seen, self._turns_left = 1, MOST_TURNS
         # Whether the worker waits for the end of the run.
         self._is_held = False
 
@@ -159,7 +165,7 @@ class LoopRunner:
         """
         if self._idle and not self.is_running and self._waking is not loop:
             self._waking = loop
-            self._seen = 1
+            self._seen, self._turns_left = 1, MOST_TURNS
             loop.call_soon(self._wake, loop)
 
     def _wake(self, loop: _Loop) -> None:
@@ -175,10 +181,11 @@ class LoopRunner:
             self._run_here(tasks, loop)
 
     def _is_growing(self) -> bool:
-        """Return whether the only waiting batch has more requests than when the loop last looked."""
+        """Return whether the last turn has added requests to the only waiting batch, which may wait for more."""
         batch = self._queue.single()
-        if batch is None or self._queue.has_closed:
+        if batch is None or self._queue.has_closed or not self._turns_left:
             return False
+        self._turns_left -= 1
         seen, self._seen = self._seen, len(batch.tasks)
         return seen < self._seen
 

@@ -38,7 +38,7 @@ def take_at_once(awaitable: Awaitable[_Result]) -> tuple[_Result | None, Awaitab
 class _Rest(Coroutine[Any, Any, Any]):
     """The rest of a coroutine that waits for `awaited`. A coroutine for a task, and an awaitable.
 
-    Unlike a coroutine function, it passes a cancellation on that comes before its first step.
+    Unlike a coroutine function, it passes on a cancellation that comes before its first step.
     """
 
     def __init__(self, coroutine: Any, awaited: object) -> None:  # noqa: ANN401 - of any kind

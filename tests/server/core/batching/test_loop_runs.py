@@ -15,7 +15,14 @@ from tests.support.fake_device import DOUBLE, DOUBLE_WIDE, FakeClock, FakeServab
 from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.cost_model import CostModel
 from tpuserve_server.core.batching.device_share import DeviceShare
-from tpuserve_server.core.batching.loop_runner import LEAST_PAUSE, MOST_REQUESTS, MOST_RUN_S, QUIET_BATCHES, SLOW_RUN_S
+from tpuserve_server.core.batching.loop_runner import (
+    LEAST_PAUSE,
+    MOST_REQUESTS,
+    MOST_RUN_S,
+    MOST_TURNS,
+    QUIET_BATCHES,
+    SLOW_RUN_S,
+)
 from tpuserve_server.core.batching.parameters import BatchingOptions, BatchingParameters
 from tpuserve_server.core.batching.services import BatchedVersion, DeviceServices
 from tpuserve_server.core.batching.task import Outcome, Task
@@ -148,6 +155,21 @@ async def test_batch_leaves_after_the_turn_of_the_loop_that_adds_no_request() ->
         await asyncio.wait([task.future for task in tasks])
         # Two together and three in later turns of the loop: one batch.
         assert [len(batch["x"]) for batch in servable.batches] == [8]
+
+
+async def test_batch_that_grows_in_every_turn_leaves_after_a_few() -> None:
+    servable, clock, begun = Observed(), FakeClock(), threading.Event()
+    servable.on_batch = begun.set
+    with batching(servable, clock) as batcher:
+        tasks = [request(1.0) for _ in range(2 + MOST_TURNS)]
+        assert len(tasks) < BUCKETS[-1]
+        batcher.submit(tasks[0])
+        for task in tasks[1:]:
+            batcher.submit(task)
+            await asyncio.sleep(0)
+        # No later turn of the loop can wake the device thread.
+        assert begun.wait(60)
+        await asyncio.wait([task.future for task in tasks])
 
 
 async def test_single_request_leaves_in_the_next_turn_of_the_loop() -> None:
