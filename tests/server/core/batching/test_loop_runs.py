@@ -344,6 +344,8 @@ async def test_the_loop_does_not_take_the_turn_of_another_model() -> None:
         task = request(1.0)
         batcher.submit(task)
         await asyncio.sleep(0)
+        # The device thread waits for the turn, and later for another batch.
+        await until_idle(clock)
         assert servable.ran_on == [THREAD, LOOP]
         await asyncio.to_thread(other.give_back)
         await asyncio.wait_for(task.future, 60)
