@@ -86,8 +86,8 @@ def _answers(wire: Wire, port: int) -> bool:
 
 
 def check_all(serving: Serving) -> None:
-    """Check the outputs over every protocol of the server. Raises WrongAnswer."""
-    for wire in serving.subject.wires:
+    """Check the outputs over every protocol of the server, unless it is an echo. Raises WrongAnswer."""
+    for wire in () if serving.subject.is_echo else serving.subject.wires:
         asyncio.run(peer_clients.check_answers(wire, serving.ports[wire.protocol]))
 
 

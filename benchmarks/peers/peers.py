@@ -27,7 +27,7 @@ from benchmarks.peers import outcome as peer_outcome
 from benchmarks.peers import report as peer_report
 from benchmarks.peers.outcome import Outcome, Result
 from benchmarks.peers.rotation import Plan, Rotation, rotate
-from benchmarks.peers.servers import SUBJECTS, Subject, parent, server_program, serving, version
+from benchmarks.peers.servers import ECHO, SUBJECTS, Subject, parent, server_program, serving, version, with_modules
 
 DOCUMENT = ROOT / "docs/explanation/performance.md"
 PICTURE = "../images/peers.svg"
@@ -77,6 +77,13 @@ class _Numbers(click.ParamType[tuple[int, ...], str]):
     metavar="CHECKOUT",
     help="Measure the server of another checkout of this repository, too, with its own .venv. Its name is parent.",
 )
+@click.option(
+    "--compiled",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIRECTORY",
+    help="Measure this server with compiled modules, too: build/compiled/unpacked after `make compiled`.",
+)
+@click.option("--echo", is_flag=True, help="Measure a byte echo on the HTTP server, too. Only with --turns.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures to this JSON file, too.")
 @click.option("--docs", is_flag=True, help="Write report and chart into docs/explanation/performance.md.")
 @click.option(
@@ -93,6 +100,8 @@ def main(
     turns: int | None,
     in_flight: tuple[int, ...],
     before: Path | None,
+    compiled: Path | None,
+    echo: bool,
     json_file: Path | None,
     docs: bool,
     earlier: Path | None,
@@ -103,9 +112,13 @@ def main(
     exit_on_sigterm()
     if turns and (docs or earlier):
         raise click.UsageError("--turns excludes --docs and --from.")
-    subjects = _chosen(only or (IN_TURNS if turns else None), before)
+    if echo and not turns:
+        raise click.UsageError("--echo needs --turns.")
+    subjects = _chosen(only or (IN_TURNS if turns else None), before, compiled)
+    subjects += [ECHO] if echo else []
     console = Console(stderr=True, highlight=False, markup=False)
-    needed = [] if earlier else list(dict.fromkeys(each.environment for each in subjects if not each.is_ours))
+    peers = [each for each in subjects if not each.is_ours and not each.is_echo]
+    needed = [] if earlier else list(dict.fromkeys(each.environment for each in peers))
     needed += [CHARTS] if docs or setup_only or lock else []
     try:
         if lock:
@@ -222,7 +235,7 @@ def _draw(outcome: Outcome) -> None:
         environments.draw("draw_peers.py", figures, DOCUMENT.parent / PICTURE)
 
 
-def _chosen(only: str | None, before: Path | None) -> list[Subject]:
+def _chosen(only: str | None, before: Path | None, compiled: Path | None) -> list[Subject]:
     names = [name.strip() for name in only.split(",")] if only else [subject.name for subject in SUBJECTS]
     known = [subject.name for subject in SUBJECTS]
     if unknown := [name for name in names if name not in known]:
@@ -230,6 +243,10 @@ def _chosen(only: str | None, before: Path | None) -> list[Subject]:
             f"Unknown server {unknown[0]!r}. The servers are {', '.join(known)}.", param_hint="--only"
         )
     chosen = [subject for subject in SUBJECTS if subject.name in names]
+    if compiled is not None:
+        if not (compiled / "tpuserve_server").is_dir():
+            raise click.BadParameter(f"{compiled} has no server. Run `make compiled`.", param_hint="--compiled")
+        chosen.append(with_modules(compiled.resolve()))
     if before is None:
         return chosen
     if not server_program(before).exists():

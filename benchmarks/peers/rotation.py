@@ -82,7 +82,8 @@ def rotate(
             folder = scratch / subject.name
             folder.mkdir()
             running.append(stack.enter_context(serving(subject, model, folder)))
-            wait_until_ready(running[-1])
+            if not subject.is_echo:
+                wait_until_ready(running[-1])
             check_all(running[-1])
         turns = _turns(running, plan, scratch, progress)
         for each in running:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.harness import environments
 from benchmarks.harness.process_tree import ProcessTree, started
-from benchmarks.harness.targets import ROOT, Protocol, free_port, model_server
+from benchmarks.harness.targets import ROOT, Protocol, echoes, free_port, model_server
 from benchmarks.peers.wire import (
     INFER_BINARY,
     INFER_GRPC,
@@ -31,8 +31,9 @@ class Subject:
     """A server to measure. The first HTTP wire sends JSON. `batching` describes its batching settings for the report.
 
     `package` is the distribution whose version is reported. `is_ours` is set only for tpuserve, `checkout` only
-    for tpuserve from another checkout of this repository. A peer is the `program` in the directory of its
-    environment below `peers/`, which is `shares` if two peers share it, and `name` otherwise.
+    for tpuserve from another checkout of this repository, and `modules` only for tpuserve with the compiled modules of
+    that directory. `is_echo`: it answers each request with its own body. A peer is the `program` in the directory of
+    its environment below `peers/`, which is `shares` if two peers share it, and `name` otherwise.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Subject:
     loopback_only: bool = False
     is_ours: bool = False
     checkout: Path | None = None
+    modules: Path | None = None
+    is_echo: bool = False
     program: str = "server.py"
     shares: str = ""
 
@@ -135,6 +138,16 @@ def parent(checkout: Path) -> Subject:
     )
 
 
+def with_modules(modules: Path) -> Subject:
+    """Return the server with the compiled modules of the directory that `make compiled` has unpacked."""
+    return Subject(
+        "compiled", "tpuserve, compiled", _OURS, "its defaults", "tpuserve-server", is_ours=True, modules=modules
+    )
+
+
+ECHO = Subject("echo", "byte echo on h2corn", (PREDICT_REST, PREDICT_GRPC), "none", "h2corn", is_echo=True)
+
+
 def server_program(checkout: Path) -> Path:
     """Return the path of the server of a checkout."""
     return checkout / ".venv" / "bin" / "tpuserve-serve"
@@ -145,7 +158,7 @@ def version(subject: Subject) -> str:
     if subject.checkout is not None:
         command = ["git", "-C", str(subject.checkout), "rev-parse", "--short", "HEAD"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    if subject.is_ours:
+    if subject.is_ours or subject.is_echo:
         return importlib.metadata.version(subject.package)
     return environments.pinned(subject.environment, subject.package)
 
@@ -153,9 +166,15 @@ def version(subject: Subject) -> str:
 @contextlib.contextmanager
 def serving(subject: Subject, version: Path, scratch: Path) -> Iterator[Serving]:
     """Start the subject with the model in the directory `version`. It may not be ready yet."""
+    if subject.is_echo:
+        with echoes(scratch) as targets:
+            ports = {protocol: target.port for protocol, target in targets.items()}
+            yield Serving(subject, targets["grpc"].tree, ports)
+        return
     if subject.is_ours:
         program = [str(server_program(subject.checkout))] if subject.checkout else []
-        with model_server(version.parent, scratch, program=program) as targets:
+        environment = {"PYTHONPATH": str(subject.modules)} if subject.modules else {}
+        with model_server(version.parent, scratch, program=program, environment=environment) as targets:
             ports = {protocol: target.port for protocol, target in targets.items()}
             yield Serving(subject, targets["grpc"].tree, ports)
         return
