@@ -13,7 +13,7 @@ from tpuserve_server.access.access import PREDICT, Identity
 from tpuserve_server.access.authenticator import Authenticator, KnownClients
 from tpuserve_server.access.credentials import digest_of, make_key, parse_credentials
 from tpuserve_server.access.tokens import TokenRules, Tokens, parse_jwks
-from tpuserve_server.hosts.grpc_headers import Metadata
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.protocols.guard import AccessRule, Attempt
 from tpuserve_server.protocols.raw_headers import RawHeaders
 

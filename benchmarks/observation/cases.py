@@ -17,7 +17,8 @@ from tpuserve_server.observe.metrics.live_measurements import version_totals
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
 from tpuserve_server.observe.options import AccessLogOptions, Requests
 from tpuserve_server.observe.requests.access_log import AccessLog
-from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers, SlowRequests
+from tpuserve_server.observe.requests.request_record import NO_OBSERVERS, Observers
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
 from tpuserve_server.observe.requests.trace_context import TRACEPARENT, TRACESTATE, TraceHeaders
 from tpuserve_server.observe.tracing.options import TracingOptions
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing, open_tracing

@@ -31,7 +31,8 @@ from tpuserve_server.hosts.grpc_calls import GrpcOverAsgi
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.rest_calls import RestCalls
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
+from tpuserve_server.observe.requests.request_record import Observers
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
 from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES
 from tpuserve_server.protocols.request_meter import RequestMeter
 from tpuserve_server.protocols.rest import RestOptions, rest_app
@@ -156,7 +157,7 @@ def _grpc_host(table: RpcTable, registry: ModelRegistry, metrics: PrometheusMetr
         in_flight=InFlight(),
         receiving=ReceivingBudget(_BUDGET_BYTES, _BUDGET_BYTES, clock),
         sending=SendingBudget(1 << 30, 1 << 30, 30, SystemClock()),
-        gate=OverloadGate(lambda: registry.serving, Traffic(), clock),
+        gate=OverloadGate(registry.serving, Traffic(), clock),
     )
 
 
@@ -170,7 +171,7 @@ def _rest_apps(
     clock = SystemClock()
     observers = Observers((SlowRequests(INFERENCE_NAMES),))
     app = rest_app(service, metrics, clock, lambda: ([b""], ""), RestOptions(), observers=observers)
-    gate = OverloadGate(lambda: registry.serving, Traffic(), clock)
+    gate = OverloadGate(registry.serving, Traffic(), clock)
     return RestCalls(echo, InFlight(), gate), RestCalls(app, InFlight(), gate)
 
 

@@ -32,7 +32,7 @@ def bare_endpoint(
     budgets = Budgets.of(BudgetOptions(), 1000, clock)
     application: Any = SimpleNamespace(  # stands for the server's parts that an endpoint uses
         rest=answer,
-        rest_lanes=None,
+        rest_exchanges=None,
         rpc={},
         receiving=budgets.receiving,
         sending=budgets.sending,

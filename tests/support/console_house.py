@@ -22,7 +22,8 @@ from tpuserve_server.core.terms.storage import VersionLocation
 from tpuserve_server.core.terms.types import ModelSpec, ServableId
 from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
 from tpuserve_server.observe.metrics.prometheus import PrometheusMetrics
-from tpuserve_server.observe.requests.request_record import RequestRecord, SlowRequests
+from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
 from tpuserve_server.protocols.console.sources import Addresses, ChangedFlag, ConsoleSources, ServerFacts
 
 if TYPE_CHECKING:

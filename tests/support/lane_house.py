@@ -149,7 +149,7 @@ class LaneHouse:
         """Return the REST application as a host runs it on the running loop, without tasks."""
         loop = asyncio.get_running_loop()
         allow_quick_calls(loop)
-        return RestCalls(self.app, self.in_flight, OPEN_GATE, self.app, loop)
+        return RestCalls(self.app, self.in_flight, OPEN_GATE, self.app.exchanges, loop)
 
     async def post(
         self, message: RestMessage, headers: dict[str, str], *, calls: RestCalls | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuserve_server.core.serving.service import OverloadGate
     from tpuserve_server.observe.metrics.load_report import LoadReports
-    from tpuserve_server.protocols.exchange import RestLanes
+    from tpuserve_server.protocols.exchanges import Exchanges
 
 
 class HostError(Exception):
@@ -179,7 +179,7 @@ class Application(Protocol):
         ...
 
     @property
-    def rest_lanes(self) -> "RestLanes | None":
+    def rest_exchanges(self) -> "Exchanges | None":
         """The requests of `rest` that need no task, or None if every request must pass a rule."""
         ...
 

@@ -37,7 +37,7 @@ class Endpoint:
 
         `loop` is the one of a server that cancels what this endpoint returns. See GrpcOverAsgi and RestCalls.
         """
-        self._rest = RestCalls(application.rest, in_flight, application.overload_gate, application.rest_lanes, loop)
+        self._rest = RestCalls(application.rest, in_flight, application.overload_gate, application.rest_exchanges, loop)
         self._rpc = application.rpc
         self._responses = ChargedResponses(application.sending)
         self._rate = rate

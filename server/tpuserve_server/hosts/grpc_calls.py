@@ -15,11 +15,11 @@ from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
 from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
 from tpuserve_server.hosts.grpc_headers import (
     TRACE_NAME,
-    Metadata,
     deadline_of,
     is_grpc,
     trace_headers_of,
 )
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.hosts.grpc_status import (
     END,
     SHUTTING_DOWN,
@@ -136,6 +136,7 @@ class GrpcOverAsgi:
             call = QuickRpc(scope, send, context, self._in_flight, self._sending, self._clock, loop)
             if call.begin(lane, request):
                 return call
+            return self._answer(scope, headers, receive, send, first, lane.long_way)
         return self._answer(scope, headers, receive, send, first)
 
     async def _answer(
@@ -145,8 +146,12 @@ class GrpcOverAsgi:
         receive: "Receive",
         send: "Send",
         coming: "Message | Awaitable[Message] | None" = None,
+        handle: UnaryHandler | None = None,
     ) -> None:
-        """Answer a request in a task. `coming` is the first message, if it has been requested."""
+        """Answer a request in a task, with `handle` if the call is admitted.
+
+        `coming` is the first message, if it has been requested.
+        """
         if scope["method"] != "POST":
             return await _refuse(send, 405, (b"allow", b"POST"))
         if not is_grpc(headers.get(b"content-type", b"")):
@@ -158,7 +163,7 @@ class GrpcOverAsgi:
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
-            reply = await self._reply(scope, headers, receive, send, trailers, task, coming)
+            reply = await self._reply(scope, headers, receive, send, trailers, task, coming, handle)
             if reply is not None:
                 sending = answer(send, reply, trailers)
                 # The client may read slowly.
@@ -177,10 +182,12 @@ class GrpcOverAsgi:
         trailers: Trailers,
         task: "asyncio.Task[Any]",
         coming: "Message | Awaitable[Message] | None",
+        handle: UnaryHandler | None,
     ) -> bytes | RpcFailure | None:
         """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`.
 
-        `task` is the current one. `coming` is the first message, if it has been requested.
+        `task` is the current one. `coming` is the first message, if it has been requested. `handle` answers a call that
+        is admitted.
         """
         path = scope["path"]
         method = self._rpc.get(path)
@@ -190,7 +197,7 @@ class GrpcOverAsgi:
             context = self._context(scope, headers, trailers, is_unary=isinstance(method, GuardedUnary))
             # Before `receive` is called, or memory is held for the message.
             if isinstance(method, GuardedUnary):
-                handle = await method.admit(context)
+                handle = handle or await method.admit(context)
                 first, request = None, None
                 if b"grpc-encoding" not in headers:
                     coming = coming or receive()

@@ -15,7 +15,7 @@ from tpuserve_server.hosts.grpc_status import SHUTTING_DOWN
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.quick_calls import QuickCall
 from tpuserve_server.hosts.refusals import OVERLOADED, is_late
-from tpuserve_server.protocols.exchange import RestLanes
+from tpuserve_server.protocols.exchanges import Exchanges
 from tpuserve_server.protocols.status import ClientGone
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ class RestCalls:
         app: "ASGIApp",
         in_flight: InFlight,
         gate: OverloadGate,
-        lanes: RestLanes | None = None,
+        exchanges: Exchanges | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Count the calls of `app` in `in_flight`, and refuse those that `gate` predicts to be late.
 
-        With the running `loop`, which `allow_quick_calls` has prepared, requests that `lanes` takes need no task.
+        With the running `loop`, which `allow_quick_calls` has prepared, requests that `exchanges` take need no task.
         """
         self._app = app
         self._gate = gate
         self._clock = SystemClock()
         self._in_flight = in_flight
-        self._lanes = lanes
+        self._exchanges = exchanges
         self._loop = loop
         self._departed = DepartedClients()
         # Whether every response asks its client to close the connection.
@@ -63,7 +63,7 @@ class RestCalls:
         if scope["http_version"] != "1.1":
             return self(scope, receive, send)
         if (
-            self._lanes is not None
+            self._exchanges is not None
             and self._loop is not None
             and scope["method"] == "POST"
             and not self.farewell
@@ -72,7 +72,7 @@ class RestCalls:
             first, coming = take_at_once(receive())
             if first is not None:
                 call = QuickExchange(send, self._in_flight, self._loop)
-                if call.begin(self._lanes, scope, first, partial(self._departed.departure, scope)):
+                if call.begin(self._exchanges, scope, first, partial(self._departed.departure, scope)):
                     return call
             receive = _again(first, coming, receive)
         return self(scope, self._departed.receive(scope, receive), send)
@@ -123,12 +123,12 @@ class QuickExchange(QuickCall):
         super().__init__(in_flight, loop)
         self._send = send
 
-    def begin(self, lanes: RestLanes, scope: "Scope", first: "Message", departure: "Receive") -> bool:
+    def begin(self, exchanges: Exchanges, scope: "Scope", first: "Message", departure: "Receive") -> bool:
         """Queue the request, or return False before any effect. It ends in a later turn of the loop.
 
         `first` is its first message, and `departure` waits until its client leaves.
         """
-        call = lanes.begin(scope, first, departure, self)
+        call = exchanges.begin(scope, first, departure, self)
         if call is None:
             return False
         self._call = call

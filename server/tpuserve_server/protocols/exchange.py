@@ -284,7 +284,7 @@ class Exchange:
         """
         measured = self._meter.request("Unknown")
         measured.trailers = []
-        call = HttpCall(self, scope, receive, measured)
+        call = ExchangeCall(self, scope, receive, measured)
         try:
             body = call.take_body(message)
         except Exception:  # `__call__` reports it.
@@ -294,33 +294,27 @@ class Exchange:
         try:
             lane_call = self.protocol.begin(call, body, waiter)
         except Exception as error:  # The edge, as above.
-            measured.__enter__()
-            return ExchangeCall(self, call, error)
-        if lane_call is None:
-            return None
-        measured.__enter__()
-        return ExchangeCall(self, call, lane_call)
+            return call.begin(error)
+        return None if lane_call is None else call.begin(lane_call)
 
 
-class ExchangeCall:
+class ExchangeCall(HttpCall):
     """A request that needs no task. One of `end` and `give_up` is called, once. One event loop's thread owns it."""
 
-    __slots__ = ("_begun", "_call", "_exchange")
+    __slots__ = ("_begun",)
 
-    def __init__(self, exchange: Exchange, call: HttpCall, begun: RestLaneCall | Exception) -> None:
-        """End what a lane has `begun`, or answer with its error. `call` is counted as in flight until it ends."""
-        self._exchange = exchange
-        self._call = call
+    _begun: RestLaneCall | Exception
+
+    def begin(self, begun: RestLaneCall | Exception) -> "ExchangeCall":
+        """Own what a lane has begun, or its error. The request counts as in flight until it ends."""
         self._begun = begun
+        self.measured.__enter__()
+        return self
 
     @property
     def is_ready(self) -> bool:
         """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
         return isinstance(self._begun, Exception) or self._begun.is_ready
-
-    def watch_client(self, task: Interruptible) -> Interruption:
-        """Return a context manager that cancels `task` when the client disconnects."""
-        return self._call.watch_client(task)
 
     def end(self, outcome: Outcome) -> "tuple[Message, Message] | Coroutine[Any, Any, tuple[Message, Message]]":
         """Report the request, and return its response, or a coroutine that encodes a large one. Raises nothing."""
@@ -332,10 +326,10 @@ class ExchangeCall:
             return self._fail(error)
         if not isinstance(response, HttpResponse) or needs_compression(response):
             return self._end_slowly(response)
-        return self._exchange.messages(response, self._call.scope, self._call.measured)
+        return self._exchange.messages(response, self.scope, self.measured)
 
     async def _end_slowly(self, coming: HttpResponse | Coroutine[Any, Any, HttpResponse]) -> "tuple[Message, Message]":
-        scope, measured = self._call.scope, self._call.measured
+        scope, measured = self.scope, self.measured
         try:
             response = coming if isinstance(coming, HttpResponse) else await coming
         except Exception as error:  # The edge, as above.
@@ -351,21 +345,13 @@ class ExchangeCall:
         """Report that `error` has ended the request before its outcome. Frees its place in the queue."""
         if not isinstance(self._begun, Exception):
             self._begun.give_up()
-        self._call.measured.__exit__(type(error), error, None)
+        self.measured.__exit__(type(error), error, None)
 
     def _fail(self, error: Exception) -> "tuple[Message, Message]":
-        scope, measured = self._call.scope, self._call.measured
+        scope, measured = self.scope, self.measured
         measured.__exit__(type(error), error, None)
         response = failure_response(error, scope, self._exchange.protocol.error_body, measured.trailers or [])
         return self._exchange.messages(response, scope, measured)
-
-
-class RestLanes(Protocol):
-    """The requests of a REST application that need no task."""
-
-    def begin(self, scope: "Scope", message: "Message", receive: "Receive", waiter: Waiter) -> ExchangeCall | None:
-        """Begin a request, or return None before any effect. See `Exchange.begin`."""
-        ...
 
 
 def needs_compression(response: HttpResponse) -> bool:

@@ -27,10 +27,9 @@ from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.protocols.exchange import HttpCall
 from tpuserve_server.protocols.http.response import HttpResponse
 from tpuserve_server.protocols.request_meter import MeasuredRequest, RequestMeter, RequestSeries
-from tpuserve_server.protocols.rpc import CallContext
+from tpuserve_server.protocols.rpc import CallContext, UnaryHandler
 from tpuserve_server.wire.layouts import Layout, Layouts
 
-_LongWay: TypeAlias = Callable[[bytes, CallContext], Coroutine[Any, Any, bytes]]
 # The layout of a request, and the part of its body that the layout reads: the bytes or the text of tensors.
 Known: TypeAlias = tuple[Layout, bytes]
 # Returns the response with the request's id, or None for outputs of other names, dtypes or shapes.
@@ -40,6 +39,8 @@ _Encoded = TypeVar("_Encoded")
 _Encoded_co = TypeVar("_Encoded_co", covariant=True)
 
 _HIGH: Final = Priority.HIGH
+# Key in the scope of a request over REST that its lane has left to the long way.
+_LEFT: Final = "tpuserve.left"
 # Requests of a layout that go the long way after one that the lane could not take, before it tries again.
 _SKIPPED: Final = 64
 # Outputs of ever new shapes need no templates.
@@ -135,6 +136,27 @@ class _Lane:
         return encode()
 
 
+class _LaneCall:
+    """A request that a lane has taken, until it ends. One event loop's thread owns it."""
+
+    __slots__ = ("_body", "_bound", "_inputs", "_layout", "_model", "recalled")
+
+    def __init__(self, layout: Layout, bound: _Bound, model: AcquiredModel, body: bytes, inputs: Tensors) -> None:
+        """Own `model` until the request ends."""
+        self._layout = layout
+        self._bound = bound
+        self._model = model
+        self._body = body
+        self._inputs = inputs
+        # The result, if the response cache has it.
+        self.recalled: PredictResult | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `end` may be called at once, with any outcome. The waiter then gets none."""
+        return self.recalled is not None
+
+
 class LaneProtocol(Protocol):
     """A method of gRPC, as its lane needs it."""
 
@@ -163,7 +185,7 @@ class RequestLane(_Lane):
     def __init__(
         self,
         protocol: LaneProtocol,
-        long_way: _LongWay,
+        long_way: UnaryHandler,
         service: InferenceService,
         meter: RequestMeter,
         clock: Clock,
@@ -174,7 +196,7 @@ class RequestLane(_Lane):
         super().__init__(protocol.method, service, meter, responses, logs)
         self._protocol = protocol
         self._layouts = protocol.layouts
-        self._long_way = long_way
+        self.long_way = long_way
         self._now = clock.monotonic_s
 
     async def handle(self, body: bytes, context: CallContext) -> bytes:
@@ -182,7 +204,7 @@ class RequestLane(_Lane):
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         call = self.begin(body, context, future)
         if call is None:
-            return await self._long_way(body, context)
+            return await self.long_way(body, context)
         try:
             outcome = {} if call.is_ready else await future
         except BaseException as error:
@@ -232,10 +254,10 @@ class RequestLane(_Lane):
         return call
 
 
-class LaneCall:
-    """Implements rpc.LaneCall. One event loop's thread owns it."""
+class LaneCall(_LaneCall):
+    """Implements rpc.LaneCall."""
 
-    __slots__ = ("_body", "_bound", "_context", "_inputs", "_lane", "_layout", "_model", "_received_s", "recalled")
+    __slots__ = ("_context", "_lane", "_received_s")
 
     def __init__(
         self,
@@ -249,21 +271,10 @@ class LaneCall:
         received_s: float,
     ) -> None:
         """Own `model` until the call ends. The message was complete at `received_s`."""
+        super().__init__(layout, bound, model, body, inputs)
         self._lane = lane
-        self._layout = layout
-        self._bound = bound
-        self._model = model
-        self._body = body
-        self._inputs = inputs
         self._context = context
         self._received_s = received_s
-        # The result, if the response cache has it.
-        self.recalled: PredictResult | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `end` may be called at once."""
-        return self.recalled is not None
 
     def end(self, outcome: Outcome) -> bytes | Coroutine[Any, Any, bytes]:
         """See `rpc.LaneCall`."""
@@ -403,6 +414,8 @@ class RestLane(_Lane, Generic[_Encoded]):
         Raises:
             ServingError: as on the long way.
         """
+        if _LEFT in call.scope:
+            return None
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         lane_call = self.begin(spec, body, json_bytes, call, future)
         if lane_call is None:
@@ -425,6 +438,15 @@ class RestLane(_Lane, Generic[_Encoded]):
         Raises:
             ServingError: as on the long way.
         """
+        begun = self._begin(spec, body, json_bytes, call, waiter)
+        if begun is None:
+            # A task does not ask again.
+            call.scope[_LEFT] = True
+        return begun
+
+    def _begin(
+        self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, waiter: Waiter
+    ) -> "RestLaneCall[_Encoded] | None":
         protocol = self._protocol
         known = protocol.find(spec, body, json_bytes)
         if known is None:
@@ -455,13 +477,15 @@ class RestLane(_Lane, Generic[_Encoded]):
         except BaseException:
             model.release()
             raise
-        return RestLaneCall(self, layout, bound, model, body, inputs, measured, recalled)
+        begun = RestLaneCall(self, layout, bound, model, body, inputs, measured)
+        begun.recalled = recalled
+        return begun
 
 
-class RestLaneCall(Generic[_Encoded]):
-    """Implements exchange.RestLaneCall. One event loop's thread owns it."""
+class RestLaneCall(_LaneCall, Generic[_Encoded]):
+    """Implements exchange.RestLaneCall."""
 
-    __slots__ = ("_body", "_bound", "_inputs", "_lane", "_layout", "_measured", "_model", "_recalled", "recall")
+    __slots__ = ("_lane", "_measured", "recall")
 
     def __init__(
         self,
@@ -472,30 +496,19 @@ class RestLaneCall(Generic[_Encoded]):
         body: bytes,
         inputs: Tensors,
         measured: MeasuredRequest,
-        recalled: PredictResult | None,
     ) -> None:
-        """Own `model` until the call ends. `recalled` is the result, if the response cache has it."""
+        """Own `model` until the request ends."""
+        super().__init__(layout, bound, model, body, inputs)
         self._lane = lane
-        self._layout = layout
-        self._bound = bound
-        self._model = model
-        self._body = body
-        self._inputs = inputs
         self._measured = measured
-        self._recalled = recalled
         # Keeps the response.
         self.recall: Recall | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        """See `exchange.RestLaneCall`."""
-        return self._recalled is not None
 
     def end(self, outcome: Outcome) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
         """See `exchange.RestLaneCall`."""
         bound = self._bound
         try:
-            result = self._recalled or self._model.end(outcome)
+            result = self.recalled or self._model.end(outcome)
             encoded: _Encoded | None = None if bound.template is None else bound.template.encode(result.outputs)
             if encoded is None:
                 form = self._lane._protocol.form(self._layout)

@@ -76,16 +76,14 @@ class RequestMeter:
 
     def call(self, method: str, context: CallContext) -> "MeasuredRequest":
         """Return a context manager for one gRPC call that is refused, or whose message is complete. See `request`."""
-        # Half the time of reading the fields by name.
-        deadline, _, _, _, started_s, trailers, wants_timing, trace_headers, request_id, _ = context
-        request = MeasuredRequest(self, method, deadline, self._clock.monotonic_s())
+        request = MeasuredRequest(self, method, context.deadline, self._clock.monotonic_s())
         # A stream has none.
-        if started_s:
-            request.started_s = started_s
-        request.trailers = trailers
-        request.wants_timing = wants_timing
-        request.trace_headers = trace_headers
-        request.request_id = request_id
+        if context.started_s:
+            request.started_s = context.started_s
+        request.trailers = context.trailers
+        request.wants_timing = context.wants_timing
+        request.trace_headers = context.trace_headers
+        request.request_id = context.request_id
         return request
 
     def request(self, method: str, deadline: Deadline = _NEVER) -> "MeasuredRequest":

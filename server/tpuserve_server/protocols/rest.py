@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from tpuserve_server.access.access import OPEN, READ_SERVER
 from tpuserve_server.access.caller import shown_reason
-from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.models.metrics import Metrics
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.options import BudgetOptions
@@ -29,11 +28,11 @@ from tpuserve_server.protocols.console.console import Console, lead_to_page
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import (
     Exchange,
-    ExchangeCall,
     RestProtocol,
     RouteFacts,
     raw_path,
 )
+from tpuserve_server.protocols.exchanges import Exchanges
 from tpuserve_server.protocols.http.content import DEFLATE, GZIP, Coding, accepted_coding, compress_parts
 from tpuserve_server.protocols.http.headers import LEAST_WEIGHT, parse_accept, prefers_html
 from tpuserve_server.protocols.http.response import SafeResponses
@@ -266,7 +265,7 @@ class RestApp(FastAPI):
         options: ExchangeOptions,
         receiving: ReceivingBudget,
     ) -> None:
-        """Create an exchange for each protocol. Prefixes match case-insensitively, in the order of `mounts`."""
+        """Create an exchange for each protocol."""
         super().__init__(
             title="tpuserve",
             version=version("tpuserve-server"),
@@ -281,10 +280,9 @@ class RestApp(FastAPI):
         self._mounts = mounts
         self.operations = Operations(self)
         self._safe_operations = SafeResponses(super().__call__)
-        self._exchanges = [
-            (mount.prefix, len(mount.prefix), Exchange(mount.protocol, meter, clock, options, receiving))
-            for mount in mounts
-        ]
+        self.exchanges = Exchanges(
+            (mount.prefix, Exchange(mount.protocol, meter, clock, options, receiving)) for mount in mounts
+        )
 
     def __call__(  # all branches return a coroutine; `async def` would add a frame to the hot path
         self, scope: "Scope", receive: "Receive", send: "Send"
@@ -292,28 +290,18 @@ class RestApp(FastAPI):
         if scope["type"] == "http":
             if scope["method"] == "HEAD":
                 return self._answer_head(scope, receive, send)
-            path = scope["path"]
-            for prefix, length, exchange in self._exchanges:
-                if path[:length].lower() == prefix:
-                    return exchange(scope, receive, send)
+            exchange = self.exchanges.find(scope["path"])
+            if exchange is not None:
+                return exchange(scope, receive, send)
         return self._safe_operations(scope, receive, send)
-
-    def begin(self, scope: "Scope", message: "Message", receive: "Receive", waiter: Waiter) -> ExchangeCall | None:
-        """Begin a request without a task, or return None before any effect, for `__call__`. See `Exchange.begin`."""
-        path = scope["path"]
-        for prefix, length, exchange in self._exchanges:
-            if path[:length].lower() == prefix:
-                return exchange.begin(scope, message, receive, waiter)
-        return None
 
     def facts_of(self, scope: "Scope") -> tuple[RouteFacts, RestProtocol | None]:
         """Return the facts about a request, and its protocol, or None for the operations' paths and unknown paths."""
-        path = scope["path"]
-        for prefix, length, exchange in self._exchanges:
-            if path[:length].lower() == prefix:
-                method = "GET" if scope["method"] == "HEAD" else scope["method"]
-                return exchange.protocol.facts_of(method, raw_path(scope)), exchange.protocol
-        return self.operations.find(scope), None
+        exchange = self.exchanges.find(scope["path"])
+        if exchange is None:
+            return self.operations.find(scope), None
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        return exchange.protocol.facts_of(method, raw_path(scope)), exchange.protocol
 
     async def _answer_head(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer as to GET (RFC 9110, 9.3.2), without the body."""

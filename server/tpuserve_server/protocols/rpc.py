@@ -6,7 +6,7 @@ of a call, so it comes before the message. A host that forgets the admission has
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from tpuserve_server.access.access import Access
 from tpuserve_server.access.credentials import FindCertificate, no_certificate
@@ -28,31 +28,48 @@ def _on_unix_socket() -> None:
     return None
 
 
-class CallContext(NamedTuple):
-    """Deadline, metadata and priority of a call. Metadata keys are lower case.
+class CallContext:
+    """Deadline, metadata and priority of a call. Metadata keys are lower case. No one may change it.
 
-    A named tuple, because a frozen dataclass takes five times as long to create.
-
-    `raw_priority` is the value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few
-    calls have it.
+    No frozen dataclass, because that takes five times as long to create.
     """
 
-    deadline: Deadline
-    metadata: Mapping[str, str]
-    raw_priority: bytes | None = None
-    # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
-    find_client: Callable[[], str | None] = _on_unix_socket
-    # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
-    started_s: float = 0.0
-    # The meter adds to it, and the host sends it after the response or the error. None for a stream.
-    trailers: Trailers | None = None
-    # Whether the client wants the stages of the call as a trailer.
-    wants_timing: bool = False
-    # None: the client sent no trace context.
-    trace_headers: TraceHeaders | None = None
-    # The value of x-request-id, as the client sent it.
-    request_id: bytes | None = None
-    find_certificate: FindCertificate = no_certificate
+    __slots__ = (
+        "deadline", "find_certificate", "find_client", "metadata", "raw_priority", "request_id", "started_s",
+        "trace_headers", "trailers", "wants_timing",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        deadline: Deadline,
+        metadata: Mapping[str, str],
+        raw_priority: bytes | None = None,
+        find_client: Callable[[], str | None] = _on_unix_socket,
+        started_s: float = 0.0,
+        trailers: Trailers | None = None,
+        wants_timing: bool = False,
+        trace_headers: TraceHeaders | None = None,
+        request_id: bytes | None = None,
+        find_certificate: FindCertificate = no_certificate,
+    ) -> None:
+        """Store the arguments."""
+        self.deadline = deadline
+        self.metadata = metadata
+        # The value of PRIORITY_HEADER. Hosts find it without decoding the other metadata, because few calls have it.
+        self.raw_priority = raw_priority
+        # Returns the client's IP address, or None for a client of a UNIX socket. Few methods need it.
+        self.find_client = find_client
+        # When a unary call reached the host, before its message, of `Clock.monotonic_s`; 0 for a stream.
+        self.started_s = started_s
+        # The meter adds to it, and the host sends it after the response or the error. None for a stream.
+        self.trailers = trailers
+        # Whether the client wants the stages of the call as a trailer.
+        self.wants_timing = wants_timing
+        # None: the client sent no trace context.
+        self.trace_headers = trace_headers
+        # The value of x-request-id, as the client sent it.
+        self.request_id = request_id
+        self.find_certificate = find_certificate
 
     @property
     def priority(self) -> Priority:
@@ -89,8 +106,11 @@ class LaneCall(Protocol):
 class Lane(Protocol):
     """Calls of a method that need neither a task nor a coroutine."""
 
+    # Answers a call that `begin` has left.
+    long_way: "UnaryHandler"
+
     def begin(self, body: bytes, context: CallContext, waiter: "Waiter") -> LaneCall | None:
-        """Queue a call whose outcome `waiter` gets, or return None before any effect, for the method's `handle`.
+        """Queue a call whose outcome `waiter` gets, or return None before any effect, for the `long_way`.
 
         Raises:
             ServingError: the request has failed.

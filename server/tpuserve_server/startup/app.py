@@ -111,7 +111,7 @@ class Server:
         protocols = FrontEnds.build(settings, clock, credentials, observation, tracer, models, edge, rule)
         self.rpc = protocols.rpc
         self.rest = protocols.rest
-        self.rest_lanes = protocols.rest_lanes
+        self.rest_exchanges = protocols.rest_exchanges
         self.receiving = edge.budgets.receiving
         self.sending = edge.budgets.sending
         self.overload_gate = edge.overload_gate

@@ -39,18 +39,20 @@ from tpuserve_server.observe.metrics.server_measurements import ServerParts
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogWriter
 from tpuserve_server.observe.requests.loop_watch import LoopWatch
-from tpuserve_server.observe.requests.request_record import Observers, SlowRequests
+from tpuserve_server.observe.requests.request_record import Observers
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
 from tpuserve_server.observe.tracing.request_tracing import RequestTracing
 from tpuserve_server.protocols.console.console import Console
 from tpuserve_server.protocols.console.sources import Addresses, ConsoleSources, ServerFacts
 from tpuserve_server.protocols.control import Control
+from tpuserve_server.protocols.exchanges import Exchanges
 from tpuserve_server.protocols.grpc_methods import INFERENCE_NAMES
 from tpuserve_server.protocols.guard import Guard, Rule, combined_rule
 from tpuserve_server.protocols.http.cross_origin import CrossOrigin
 from tpuserve_server.protocols.oip.administration import Administration
 from tpuserve_server.protocols.oip.shared_memory import SharedMemoryRegions
 from tpuserve_server.protocols.request_meter import RequestMeter
-from tpuserve_server.protocols.rest import RestApp, rest_app
+from tpuserve_server.protocols.rest import rest_app
 from tpuserve_server.protocols.rpc import GuardedTable
 from tpuserve_server.protocols.table import rpc_table
 from tpuserve_server.protocols.vertex.routes import VertexRoutes
@@ -230,7 +232,7 @@ class Edge:
         max_bytes, write_timeout_s = settings.listening.max_request_bytes, settings.host.write_timeout_s
         budgets = Budgets.of(settings.budgets, max_bytes, clock, write_timeout_s)
         traffic, certificates = Traffic(), CertificateWatch()
-        gate = OverloadGate(lambda: models.registry.serving, traffic, clock)
+        gate = OverloadGate(models.registry.serving, traffic, clock)
         most = find_connection_limit(settings.host)
         metrics.server.server_built(
             ServerParts(
@@ -255,8 +257,8 @@ class FrontEnds:
 
     rpc: GuardedTable
     rest: "ASGIApp"
-    # `rest`, if nothing stands between it and its clients.
-    rest_lanes: RestApp | None
+    # Those of `rest`, if nothing stands between it and its clients.
+    rest_exchanges: Exchanges | None
 
     @classmethod
     def build(
@@ -312,7 +314,7 @@ class FrontEnds:
         needs = credentials is not None
         routes = guarded if vertex is None else VertexRoutes(guarded, vertex, service, needs_credentials=needs)
         app = CrossOrigin(routes) if settings.listening.rest_api_enable_cors_support else routes
-        return cls(guard.wrap_table(edge.control.wrap_table(rpc)), app, rest if app is rest else None)
+        return cls(guard.wrap_table(edge.control.wrap_table(rpc)), app, rest.exchanges if app is rest else None)
 
 
 def _administration(settings: Settings, clock: Clock, metrics: PrometheusMetrics, models: Models) -> Administration:

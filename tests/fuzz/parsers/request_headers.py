@@ -11,7 +11,8 @@ from tests.fuzz.refusals import check_refusal
 from tests.fuzz.target import Target, expect
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, PermissionDenied, ServingError
-from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, trace_headers_of
+from tpuserve_server.hosts.grpc_headers import deadline_of, encode_message, trace_headers_of
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.observe.requests.trace_context import read_parent, read_request_id
 from tpuserve_server.protocols.control import check_browser, comes_from_page, names_this_machine
 from tpuserve_server.protocols.http.content import GZIP, Coding, accepted_coding, decompress

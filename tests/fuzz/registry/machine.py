@@ -15,9 +15,9 @@ from tests.fuzz.registry.scripted_loader import PATIENCE_S, ScriptedLoader
 from tests.support.fake_device import RecordingMetrics
 from tpuserve_server.core.models.loader import AspiredVersion
 from tpuserve_server.core.models.manager import VersionManager
-from tpuserve_server.core.models.model_record import ServableHandle
 from tpuserve_server.core.models.policy import VersionSnapshot, next_action
 from tpuserve_server.core.models.registry import ModelRegistry
+from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, Unavailable
 from tpuserve_server.core.terms.options import LoadOptions

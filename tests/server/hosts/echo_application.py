@@ -208,7 +208,7 @@ class EchoApplication:
             say("cancelled")
             raise
 
-    rest_lanes = None
+    rest_exchanges = None
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Serve the REST routes.

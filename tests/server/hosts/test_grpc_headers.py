@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Internal
-from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, encode_message, trace_headers_of
+from tpuserve_server.hosts.grpc_headers import deadline_of, encode_message, trace_headers_of
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.observe.requests.trace_context import TraceHeaders
 
 

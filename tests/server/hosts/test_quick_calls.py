@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from tpuserve_server.hosts.grpc_frames import frame
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.quick_calls import QuickCall, allow_quick_calls
 from tpuserve_server.hosts.quick_rpc import QuickRpc
-from tpuserve_server.protocols.rpc import admit_every_call
+from tpuserve_server.protocols.rpc import CallContext, RpcTable, UnaryMethod, admit_every_call
 from tpuserve_server.wire.predict_proto import decode_tensor
 
 BODY = message(1.0, 2.0)
@@ -39,9 +40,13 @@ class Host:
         self.in_flight = InFlight()
         self.loop = asyncio.get_running_loop()
         allow_quick_calls(self.loop)
+        self.serve(self.house.table)
+
+    def serve(self, table: RpcTable) -> None:
+        """Answer calls with the methods of a table."""
         budget = SystemClock()
         self.app = GrpcOverAsgi(
-            admit_every_call(self.house.table),
+            admit_every_call(table),
             max_message_bytes=MOST_BYTES,
             in_flight=self.in_flight,
             receiving=ReceivingBudget(MOST_BYTES, MOST_BYTES, budget),
@@ -101,6 +106,20 @@ async def test_other_calls_have_a_task(host: Host) -> None:
         assert type(task) is asyncio.Task
         await task
         assert exchange.status == (0, "")
+
+
+async def test_call_that_its_lane_has_left_is_not_offered_again(host: Host) -> None:
+    async def offer(_body: bytes, _context: CallContext) -> bytes:
+        raise AssertionError
+
+    method = host.house.table[PREDICT]
+    assert isinstance(method, UnaryMethod)
+    host.serve({PREDICT: replace(method, handle=offer)})
+    exchange, task = host.begin(body=message(1.0, 2.0, 3.0))
+    assert type(task) is asyncio.Task
+    await task
+    assert exchange.status == (0, "")
+    assert codes(host)[-1] is Code.OK
 
 
 async def test_error_of_the_model_is_a_status(host: Host) -> None:

@@ -85,7 +85,7 @@ class Recorded:
         if self._stop_error is not None:
             raise self._stop_error
 
-    rest_lanes = None
+    rest_exchanges = None
 
     async def rest(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Answer with the path. `/held` waits for ever."""

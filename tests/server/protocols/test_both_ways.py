@@ -195,7 +195,7 @@ async def test_both_ways_give_the_same(
     short = await play(groups, tmp_path_factory.mktemp("short"), **server)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RestLane, "begin", not_taken)
-        patch.setattr(RequestLane, "handle", lambda self, body, context: self._long_way(body, context))
+        patch.setattr(RequestLane, "handle", lambda self, body, context: self.long_way(body, context))
         long = await play(groups, tmp_path_factory.mktemp("long"), **server)
     assert short == long
     assert quick == long

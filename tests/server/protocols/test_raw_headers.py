@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpuserve_server.hosts.grpc_headers import Metadata
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.protocols.raw_headers import RawHeaders
 
 PAIRS = [(b"a", b"1"), (b"b", b"2"), (b"a", b"\xe4")]

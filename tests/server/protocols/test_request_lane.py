@@ -16,11 +16,14 @@ from tpuserve_formats.messages.official import PredictResponse
 from tpuserve_formats.messages.oip import ModelInferResponse
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Code, DeadlineExceeded
+from tpuserve_server.core.terms.types import ModelSpec
 from tpuserve_server.protocols.oip_grpc import inference
 from tpuserve_server.protocols.oip_rest import v2
+from tpuserve_server.protocols.request_lane import Known
 from tpuserve_server.protocols.rpc import CallContext
 from tpuserve_server.protocols.tf_grpc import prediction
 from tpuserve_server.protocols.tf_rest import v1
+from tpuserve_server.protocols.tf_rest.predict_lane import PredictLane
 from tpuserve_server.wire.predict_proto import decode_tensor
 
 
@@ -120,6 +123,24 @@ async def test_known_inference_data_in_json_are_not_parsed(house: LaneHouse, mon
         await y(1)
     monkeypatch.delattr(v2, "parse_infer_json")
     assert [await y(number) for number in (2, 3)] == [4, 6]
+
+
+async def test_a_request_that_the_lane_leaves_is_offered_once(
+    house: LaneHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = house.rest_calls()
+    offered: list[bytes] = []
+    find = PredictLane.find
+
+    def count(lane: PredictLane, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
+        offered.append(body)
+        return find(lane, spec, body, json_bytes)
+
+    monkeypatch.setattr(PredictLane, "find", count)
+    unknown = [predict_json(*range(rows)) for rows in (1, 2, 3)]
+    for each in unknown:
+        assert (await house.post(each, {}, calls=calls)).status_code == 200
+    assert offered == [each.body for each in unknown]
 
 
 async def test_a_client_over_rest_that_leaves_frees_its_place(house: LaneHouse) -> None:

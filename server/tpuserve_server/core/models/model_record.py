@@ -1,10 +1,8 @@
 """ModelRecord: the state of one model and its versions in the registry. The registry's lock guards all of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from tpuserve_server.core.batching.cost_model import CostModel, CurveSnapshot
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded
@@ -365,26 +363,6 @@ class ModelRecord:
         )
         for number in ended[:-_MAX_ENDED]:
             del self.versions[number]
-
-
-class ServableHandle:
-    """A handle on a loaded version, which stays loaded until `release`. Release once, or use as a context manager."""
-
-    __slots__ = ("loaded", "release", "servable_id")
-
-    def __init__(self, release: Callable[[VersionRecord], None], version: VersionRecord, loaded: Loaded) -> None:
-        # Releases the version.
-        self.release = partial(release, version)
-        self.servable_id = version.aspired.servable
-        self.loaded = loaded
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class ModelStates(NamedTuple):

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from tpuserve_server.core.models.loader import AspiredVersion, Loaded
 from tpuserve_server.core.models.metrics import Metrics
-from tpuserve_server.core.models.model_record import ModelRecord, ServableHandle, VersionRecord, why_not_ready
+from tpuserve_server.core.models.model_record import ModelRecord, VersionRecord, why_not_ready
+from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.system.changes import Listeners
 from tpuserve_server.core.terms.errors import (
     InvalidArgument,
@@ -95,14 +96,17 @@ class ModelRegistry:
         self._listeners = Listeners("the models' states")
         self._has_served = False
         self._closed = False
-        # The versions that answer requests, of all models. Readers need no lock.
-        self.serving: tuple[Loaded, ...] = ()
+        self._serving: tuple[Loaded, ...] = ()
         # The models of which a version has or had a response cache. Requests read it without a lock.
         self.cached_models: set[str] = set()
         # Hash of the configuration in force, or "" if flags are the configuration. ConfiguredModels sets it.
         self.configuration_sha256 = ""
 
     # Called for requests.
+
+    def serving(self) -> tuple[Loaded, ...]:
+        """Return the versions that answer requests, of all models. Needs no lock."""
+        return self._serving
 
     def acquire(self, spec: ModelSpec, *, is_use: bool = True) -> ServableHandle:
         """Return a handle on the version that a spec resolves to.
@@ -459,7 +463,7 @@ class ModelRegistry:
             elif state is State.END:
                 version.loaded = None
             self._models[servable_id.name].settle(is_closing=self._closed)
-            self.serving = self._serving()
+            self._serving = self._find_serving()
         self._metrics.version_changed(servable=servable_id, state=state)
         self._notify()
 
@@ -470,7 +474,7 @@ class ModelRegistry:
                 self._models[name].settle_start()
         self._listeners.notify()
 
-    def _serving(self) -> tuple[Loaded, ...]:
+    def _find_serving(self) -> tuple[Loaded, ...]:
         versions = [version for model in self._models.values() for version in model.versions.values()]
         return tuple(
             version.loaded for version in versions if version.loaded is not None and version.state is State.AVAILABLE

@@ -11,8 +11,8 @@ from tpuserve_server.core.batching.batcher import Batcher
 from tpuserve_server.core.batching.parameters import BatchingOptions
 from tpuserve_server.core.batching.task import Outcome, Task, Waiter, settle
 from tpuserve_server.core.models.loader import LoadedVersion
-from tpuserve_server.core.models.model_record import ServableHandle
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, VersionResponses, input_bytes
+from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.system.timers import EARLY_S, RareTimersByLoop
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Clock, Deadline

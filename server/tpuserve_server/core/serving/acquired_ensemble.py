@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from tpuserve_server.core.models.loader import HeldSteps
-from tpuserve_server.core.models.model_record import ServableHandle
+from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.serving.acquired import AcquiredModel, AcquiredVersion, PreparedRequest
 from tpuserve_server.core.terms.batch_run import TaskTimes
 from tpuserve_server.core.terms.deadline import Deadline

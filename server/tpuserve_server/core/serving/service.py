@@ -8,10 +8,11 @@ from tpuserve_server.core.batching.demand import DemandTotals
 from tpuserve_server.core.batching.task import QueueDepth
 from tpuserve_server.core.batching.watchdog import Watchdog
 from tpuserve_server.core.models.loader import Loaded, LoadedEnsemble, LoadedVersion, VersionDetails, details_of
-from tpuserve_server.core.models.model_record import ModelStates, ServableHandle, is_starting, loaded_of, states_of
+from tpuserve_server.core.models.model_record import ModelStates, is_starting, loaded_of, states_of
 from tpuserve_server.core.models.registry import ModelRegistry
 from tpuserve_server.core.models.residency import Residency
 from tpuserve_server.core.models.response_cache import LARGE_INPUT_BYTES, Recall
+from tpuserve_server.core.models.servable_handle import ServableHandle
 from tpuserve_server.core.serving.acquired import AcquiredModel, AcquiredVersion
 from tpuserve_server.core.serving.acquired_ensemble import AcquiredEnsemble, AcquiredEnsembleVersion
 from tpuserve_server.core.system.changes import Listeners

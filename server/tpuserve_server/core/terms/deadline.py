@@ -3,12 +3,11 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -33,8 +32,10 @@ class WaitingClock(Clock, Protocol):
 class SystemClock:
     """The machine's monotonic clock, which asyncio's event loops also use."""
 
-    # The function itself, without a wrapper: every request calls it several times.
-    monotonic_s = staticmethod(time.monotonic)
+    def __init__(self) -> None:
+        """Start no time of its own."""
+        # The function itself, without a wrapper: every request calls it several times.
+        self.monotonic_s: Callable[[], float] = time.monotonic
 
     def wait_until(self, condition: threading.Condition, at_s: float) -> None:
         """Wait as `WaitingClock.wait_until` does."""
@@ -46,22 +47,34 @@ class SystemClock:
 _FAREWELL_S: Final = 0.2
 
 
-@dataclass(slots=True, unsafe_hash=True)
 class Deadline:
     """A point in time after which the client no longer waits for the response. No one may change it.
 
-    Not frozen, because that takes three times as long to create, and every request over REST creates one.
+    No frozen dataclass, because that takes three times as long to create, and most requests create one.
     """
 
-    at_s: float
+    __slots__ = ("at_s",)
 
-    @classmethod
-    def after(cls, timeout_s: float, clock: Clock) -> Self:
+    def __init__(self, at_s: float) -> None:
+        """Expire at a time of `Clock.monotonic_s`. `inf` means never."""
+        self.at_s = at_s
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deadline) and self.at_s == other.at_s
+
+    def __hash__(self) -> int:
+        return hash(self.at_s)
+
+    def __repr__(self) -> str:
+        return f"Deadline({self.at_s!r})"
+
+    @staticmethod
+    def after(timeout_s: float, clock: Clock) -> "Deadline":
         """Return the deadline `timeout_s` seconds from now."""
-        return cls(clock.monotonic_s() + timeout_s)
+        return Deadline(clock.monotonic_s() + timeout_s)
 
-    @classmethod
-    def never(cls) -> "Deadline":
+    @staticmethod
+    def never() -> "Deadline":
         """Return the deadline that never expires."""
         return _NEVER
 

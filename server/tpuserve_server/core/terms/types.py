@@ -116,17 +116,20 @@ class Signature:
 CacheOutcome: TypeAlias = Literal["", "hit", "miss"]
 
 
-@dataclass(slots=True)
 class PredictResult:
     """Named output arrays, and the servable and signature that produced them. No caller may write to either.
 
-    Not frozen, because that takes three times as long to create, and every request creates one.
+    No frozen dataclass, because that takes three times as long to create, and every request creates one.
     """
 
-    servable: ServableId
-    signature_name: str
-    outputs: Tensors
-    cache: CacheOutcome = ""
+    __slots__ = ("cache", "outputs", "servable", "signature_name")
+
+    def __init__(self, servable: ServableId, signature_name: str, outputs: Tensors, cache: CacheOutcome = "") -> None:
+        """Store the arguments."""
+        self.servable = servable
+        self.signature_name = signature_name
+        self.outputs = outputs
+        self.cache = cache
 
 
 class State(enum.IntEnum):

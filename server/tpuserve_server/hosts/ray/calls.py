@@ -13,7 +13,8 @@ from tpuserve_server.access.credentials import no_certificate
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, TooLarge
-from tpuserve_server.hosts.grpc_headers import Metadata, deadline_of, trace_headers_of
+from tpuserve_server.hosts.grpc_headers import deadline_of, trace_headers_of
+from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.hosts.grpc_status import PUSHBACK, RpcFailure, failure_of
 from tpuserve_server.hosts.ray.ingress import TIMEOUT
 from tpuserve_server.observe.requests.trace_context import REQUEST_ID_HEADER, TRACEPARENT, echo_request_id

@@ -16,7 +16,7 @@ from tpuserve_server.access.access import READ_SERVER
 from tpuserve_server.core.models.loader import VersionDetails
 from tpuserve_server.core.terms.errors import InvalidArgument, NotFound, ServingError
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.requests.request_record import MOST_KEPT
+from tpuserve_server.observe.requests.slow_requests import MOST_KEPT
 from tpuserve_server.protocols.console.documents import describe_slow, describe_status
 from tpuserve_server.protocols.console.event_feed import EventFeed, Subscription
 from tpuserve_server.protocols.console.report_files import OpenReport, open_report

@@ -13,7 +13,8 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.types import ModelSpec, ServableId, Signature, State, TensorSpec, VersionStatus
 from tpuserve_server.observe.metrics.live_measurements import VersionOrigin
-from tpuserve_server.observe.requests.request_record import WINDOW_S, RequestRecord
+from tpuserve_server.observe.requests.request_record import RequestRecord
+from tpuserve_server.observe.requests.slow_requests import WINDOW_S
 from tpuserve_server.protocols.console.report_files import list_reports
 from tpuserve_server.protocols.console.sources import ConsoleSources
 

@@ -10,7 +10,7 @@ from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.server_state import Build, CertificateStatus
 from tpuserve_server.observe.metrics.live_measurements import LiveMeasurements
-from tpuserve_server.observe.requests.request_record import SlowRequests
+from tpuserve_server.observe.requests.slow_requests import SlowRequests
 
 
 @dataclass(frozen=True, slots=True)

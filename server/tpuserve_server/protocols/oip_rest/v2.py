@@ -50,8 +50,6 @@ _INFER_METHOD = Action.INFER.value
 class V2:
     """The protocol of an Exchange. Its errors become `{"error": …}` with Triton's messages."""
 
-    error_body = staticmethod(error_body)
-
     def __init__(
         self,
         service: InferenceService,
@@ -82,6 +80,10 @@ class V2:
             Action.MODEL_METADATA: self._model_metadata,
             **(AdministrationHandlers(administration).by_action if administration else {}),
         }
+
+    def error_body(self, message: str) -> bytes:
+        """See `exchange.RestProtocol`."""
+        return error_body(message)
 
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Return the coroutine that answers the request."""
@@ -152,8 +154,9 @@ class V2:
         )
         if not request.has_lasting_bytes:
             recall = None
-        # Free the body's memory while the model runs.
-        del body, request
+        # Free the body's memory while the model runs. mypyc does not delete arguments.
+        body = None
+        del request
         result = await inferring
         encode = partial(encode_infer_json, result)
         response_body = await self._responses.encode(encode, spec.name, *response_parts(result))

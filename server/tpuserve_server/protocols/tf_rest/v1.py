@@ -128,8 +128,6 @@ _KINDS = ("REST predict", "Vertex AI predict")
 class V1:
     """The protocol of an Exchange. Its errors become `{"error": …}` with upstream's messages."""
 
-    error_body = staticmethod(error_body)
-
     def __init__(
         self,
         service: InferenceService,
@@ -155,6 +153,10 @@ class V1:
         self._examples = RestExamples(service, logs, max_repeated_bytes, budgets, check_method_names=check_method_names)
         self._decoded = budgets.decoded
         self._responses = budgets.response
+
+    def error_body(self, message: str) -> bytes:
+        """See `exchange.RestProtocol`."""
+        return error_body(message)
 
     def answer(self, call: HttpCall) -> Awaitable[HttpResponse]:
         """Return the coroutine that answers the request. A plain function saves the frame of an outer coroutine."""

@@ -23,7 +23,8 @@ from tpuserve_server.wire.json.body import (
     type_text,
     value_text,
 )
-from tpuserve_server.wire.json.numbers import MAX_RANK, NumberList, per_thread
+from tpuserve_server.wire.json.numbers import MAX_RANK, NumberList
+from tpuserve_server.wire.json.per_thread import per_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,7 @@ numbers and whitespace: it proves that the nesting is regular. A document with l
 parses the rest. None means everywhere: another parser must read the text, and explains its faults.
 """
 
-import contextvars
 import math
-import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -20,6 +18,7 @@ from tpuserve_server.core.system.threads import let_others_run
 from tpuserve_server.core.terms.errors import InvalidArgument
 from tpuserve_server.core.terms.types import Array
 from tpuserve_server.wire.json.body import MEDIUM_BYTES, JsonObject, JsonValue, is_large, parse_json
+from tpuserve_server.wire.json.per_thread import per_thread
 from tpuserve_server.wire.layouts import NUMBER_TEXT
 
 # numpy's limit on dimensions.
@@ -66,22 +65,6 @@ def _source_types() -> dict[np.dtype[Any], tuple[np.dtype[Any], str]]:
 SOURCES: Final = _source_types()
 
 
-class _Thread(threading.local):
-    """A thread's parser of short texts, and `quietly`, which runs conversions whose overflows are no error.
-
-    Entering the context takes a third of the time of numpy's errstate.
-    """
-
-    def __init__(self) -> None:
-        self.parse: Callable[[bytes], Any] = simdjson.Parser().parse
-        context = contextvars.Context()
-        context.run(np.seterr, over="ignore")
-        self.quietly = context.run
-
-
-per_thread: Final = _Thread()
-
-
 def read_numbers(text: bytes, dtype: np.dtype[Any], shape: _Shape | None = None) -> Array | None:
     """Return the numbers of a list, flat or in a shape, or None for another type, range or fewer numbers.
 
@@ -102,7 +85,12 @@ def _exported(parsed: Any, dtype: np.dtype[Any], shape: _Shape | None) -> Array:
     return _array(parsed.as_buffer(of_type=of_type), source, dtype, shape)
 
 
-def _array(buffer: bytes, source: np.dtype[Any], dtype: np.dtype[Any], shape: _Shape | None) -> Array:
+def _array(
+    buffer: Any,  # noqa: ANN401 (bytes, or a buffer of simdjson)
+    source: np.dtype[Any],
+    dtype: np.dtype[Any],
+    shape: _Shape | None,
+) -> Array:
     # numpy raises TypeError for fewer numbers than the shape has.
     array: Array = np.frombuffer(buffer, source) if shape is None else np.ndarray(shape, source, buffer)
     if source is dtype:

@@ -119,7 +119,7 @@ class Application:
     async def stop(self) -> None:
         self.events.append("stop")
 
-    rest_lanes = None
+    rest_exchanges = None
 
     async def rest(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
         await send({"type": "http.response.start", "status": 204})

@@ -7,7 +7,8 @@ import pytest
 from tpuserve_server.core.terms.batch_run import BatchRun, Departure, TaskTimes
 from tpuserve_server.core.terms.errors import Code
 from tpuserve_server.core.terms.types import ServableId
-from tpuserve_server.observe.requests.request_record import WINDOW_S, RequestRecord, SlowRequests, Stage, stages_of
+from tpuserve_server.observe.requests.request_record import RequestRecord, Stage, stages_of
+from tpuserve_server.observe.requests.slow_requests import WINDOW_S, SlowRequests
 
 METHODS = frozenset({"Predict"})
 
