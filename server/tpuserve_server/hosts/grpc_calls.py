@@ -1,7 +1,7 @@
 """gRPC as an ASGI application, for any server that supports HTTP/2 with trailers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ from tpuserve_server.core.serving.sending import SendingBudget
 from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.system.at_once import take_at_once
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
-from tpuserve_server.core.terms.errors import Cancelled, Code, ServingError
-from tpuserve_server.hosts.grpc_frames import FrameReader, frame, whole_message
+from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.hosts.grpc_frames import FrameReader, whole_message
 from tpuserve_server.hosts.grpc_headers import (
     TRACE_NAME,
     deadline_of,
@@ -23,16 +23,13 @@ from tpuserve_server.hosts.grpc_metadata import Metadata
 from tpuserve_server.hosts.grpc_status import (
     END,
     SHUTTING_DOWN,
-    START,
     RpcFailure,
     answer,
-    encoded,
     failure_of,
-    ok,
     send_all,
-    status_headers,
     unknown_method,
 )
+from tpuserve_server.hosts.grpc_streams import StreamedResponse
 from tpuserve_server.hosts.in_flight import InFlight
 from tpuserve_server.hosts.limits import SMALL_BYTES
 from tpuserve_server.hosts.quick_rpc import QuickRpc
@@ -48,7 +45,6 @@ from tpuserve_server.protocols.rpc import (
     GuardedTable,
     GuardedUnary,
     Lane,
-    StreamHandler,
     Trailers,
     UnaryHandler,
 )
@@ -214,8 +210,8 @@ class GrpcOverAsgi:
             # The interruption reads ahead to notice a disconnect.
             frames = self._frames(scope, headers, interruption.receive, method)
             check_room = partial(self._sending.check_room, scope.get("client"))
-            response = _StreamedResponse(send, check_room, path, trailers)
-            await self._stream(respond, context, frames, interruption, response, task)
+            response = StreamedResponse(send, check_room, path, trailers, self._in_flight, self._clock)
+            await response.answer(respond, context, frames, interruption, task)
             return None
         except Exception as error:  # A front-end's edge: the client gets a status for every error.
             return failure_of(error, path, trailers)
@@ -274,96 +270,6 @@ class GrpcOverAsgi:
             if self._in_flight.is_cut:
                 return SHUTTING_DOWN
             raise
-
-    async def _stream(
-        self,
-        respond: StreamHandler,
-        context: CallContext,
-        frames: FrameReader,
-        interruption: Interruption,
-        response: "_StreamedResponse",
-        task: "asyncio.Task[Any]",
-    ) -> None:
-        try:
-            with interruption:
-                interruption.expire_at(context.deadline, self._clock)
-                self._in_flight.begin_stream(task, interruption.shut_down)
-                await response.send_all(respond(_Messages(frames), context))
-        except ServingError as reason:
-            await response.fail(reason)
-        finally:
-            frames.close()
-
-
-class _StreamedResponse:
-    """Response of a stream. Its status goes into trailers if the response has begun, and otherwise into the headers."""
-
-    def __init__(self, send: "Send", check_room: Callable[[int], None], path: str, trailers: Trailers) -> None:
-        self._send = send
-        self._check_room = check_room
-        self._path = path
-        self._trailers = trailers
-        self._begun = False
-
-    async def send_all(self, messages: AsyncIterator[bytes]) -> None:
-        """Send every message, then the status. Raises only if this task is cancelled."""
-        try:
-            async for message in messages:
-                self._check_room(len(message))
-                await self._begin()
-                await self._wait_for_room({"type": "http.response.body", "body": frame(message), "more_body": True})
-            await self._begin()
-            await self._finish(ok(encoded(self._trailers)))
-        except Exception as error:  # A front-end's edge, as above.
-            await self.fail(error)
-        finally:
-            # Only generators have `aclose`.
-            if (close := getattr(messages, "aclose", None)) is not None:
-                await close()
-
-    async def fail(self, error: Exception) -> None:
-        """End the response with the status of an error."""
-        failure = failure_of(error, self._path, self._trailers)
-        if self._begun:
-            headers = [*status_headers(failure), *encoded(self._trailers)]
-            await self._finish({"type": "http.response.trailers", "headers": headers})
-        else:
-            await answer(self._send, failure, self._trailers)
-
-    async def _begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            await self._wait_for_room(START)
-
-    async def _finish(self, trailers: "Message") -> None:
-        await send_all(self._send, END, trailers)
-
-    async def _wait_for_room(self, message: "Message") -> None:
-        """Send a message and wait until the server accepts more.
-
-        Do not cancel a future that the server owns, because the server will set its result.
-        """
-        try:
-            sent = self._send(message)
-            await (asyncio.shield(sent) if isinstance(sent, asyncio.Future) else sent)
-        except OSError:  # ASGI's signal for a disconnect.
-            raise Cancelled("The client disconnected") from None
-
-
-class _Messages:
-    """The messages of a stream. A class, because mypyc cannot compile async generators."""
-
-    def __init__(self, frames: FrameReader) -> None:
-        self._frames = frames
-
-    def __aiter__(self) -> "_Messages":
-        return self
-
-    async def __anext__(self) -> bytes:
-        message = await self._frames.next()
-        if message is None:
-            raise StopAsyncIteration
-        return message
 
 
 async def _refuse(send: "Send", status: int, why: tuple[bytes, bytes]) -> None:

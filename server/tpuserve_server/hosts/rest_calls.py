@@ -92,13 +92,17 @@ class RestCalls:
             return send(message)
 
         task = self._in_flight.begin()
+        is_cut = False
         try:
-            await self._app(scope, receive, send_on)
-        except asyncio.CancelledError:
-            # A response that has begun cannot be replaced: raise, so that the server closes the connection.
-            if begun or not self._in_flight.is_cut:
-                raise
-            await _send_both(send, _CUT)
+            try:
+                await self._app(scope, receive, send_on)
+            except asyncio.CancelledError:
+                # A response that has begun cannot be replaced: raise, so that the server closes the connection.
+                if begun or not self._in_flight.is_cut:
+                    raise
+                is_cut = True
+            if is_cut:
+                await _send_both(send, _CUT)
         finally:
             self._in_flight.end(task)
         return None

@@ -35,6 +35,7 @@ from tpuserve_server.wire.oip.infer_json_response import (
     encode_infer_json,
     response_parts,
 )
+from tpuserve_server.wire.oip.inference import InferenceRequest
 from tpuserve_server.wire.oip.metadata import model_to_json, server_to_json
 from tpuserve_server.wire.oip.tensor_json import TakesLong
 
@@ -138,12 +139,8 @@ class V2:
         answered = await self._lane.answer(spec, body, json_bytes, call, recall)
         if answered is not None:
             return answered
-        # The JSON part decides: a binary request of any size is parsed at once.
-        try:
-            if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
-                raise TakesLong
-            request = parse_infer_json(spec.name, body, json_bytes, quickly=True)
-        except TakesLong:
+        request = _parse_quickly(spec.name, body, json_bytes)
+        if request is None:
             request = await asyncio.to_thread(parse_infer_json, spec.name, body, json_bytes, self.decoded)
         if request.windows is not None and find_caller() is not None:
             # A page of another site could send the stored password of its reader.
@@ -187,6 +184,26 @@ class V2:
         return _json(model_to_json(describe_model(self._service, route.spec)))
 
 
+def _parse_quickly(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest | None:
+    """Parse a request, or return None if that takes long. The JSON part decides: binary data need no parser."""
+    if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
+        return None
+    try:
+        return parse_infer_json(model, body, json_bytes, quickly=True)
+    except TakesLong:
+        return None
+
+
+def _finds_tensors_quickly(body: bytes) -> bool | None:
+    """Return whether the body has tensors of the protocol, or None if the search takes long."""
+    if len(body) > LARGE_BODY_BYTES:
+        return None
+    try:
+        return is_infer_json(body, quickly=True)
+    except TakesLong:
+        return None
+
+
 def _kind(json_bytes: int | None) -> str:
     """Return the kind of a request's bytes in the response cache. The length decides how they are read."""
     return "REST infer" if json_bytes is None else f"REST infer {json_bytes}"
@@ -222,12 +239,8 @@ class VertexInference:
         """
         if _json_bytes(scope, body) is not None:
             return True
-        try:
-            if len(body) > LARGE_BODY_BYTES:
-                raise TakesLong
-            return is_infer_json(body, quickly=True)
-        except TakesLong:
-            return await asyncio.to_thread(is_infer_json, body, self._protocol.decoded)
+        found = _finds_tensors_quickly(body)
+        return await asyncio.to_thread(is_infer_json, body, self._protocol.decoded) if found is None else found
 
     def infer(self, target: ModelSpec, call: HttpCall, body: bytes) -> Awaitable[HttpResponse]:
         """Answer the request in the protocol's form."""

@@ -1,0 +1,71 @@
+"""Tests that compiled modules have none of the forms whose meaning mypyc changes without an error."""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from deploy.installation.compiled import MODULES, PACKAGE, SERVER
+
+_WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
+
+
+def waits_in_handlers(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each wait in an `except` or `finally` block.
+
+    While a compiled coroutine waits there, other coroutines of the thread see its exception as the current one. If one
+    of them raises its own again, at the end of `with` or `finally`, it raises the foreign one.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try):
+            yield from _waits([*(each for handler in node.handlers for each in handler.body), *node.finalbody])
+
+
+def _waits(statements: Iterable[ast.AST]) -> Iterator[int]:
+    for statement in statements:
+        for node in ast.walk(statement):
+            if isinstance(node, _WAITS):
+                assert isinstance(node, ast.expr | ast.stmt)
+                yield node.lineno
+
+
+def forbidden_classes(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each subclass of threading.local, which threads would share, and of each object in a tuple."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base) for base in node.bases}
+            if "threading.local" in bases:
+                yield node.lineno
+            if "NamedTuple" in bases:
+                # Reading one raises KeyError.
+                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                yield from (each.lineno for each in fields if ast.unparse(each.annotation) == "object")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_has_no_form_that_compiled_code_changes(module: str) -> None:
+    tree = ast.parse((SERVER / PACKAGE / f"{module}.py").read_text())
+    assert [*waits_in_handlers(tree), *forbidden_classes(tree)] == []
+
+
+def test_forms_are_found() -> None:
+    source = """
+async def f():
+    try:
+        await g()
+    except ValueError:
+        await h()
+    finally:
+        async with i:
+            pass
+
+class A(threading.local):
+    pass
+
+class B(NamedTuple):
+    a: int
+    b: object
+"""
+    tree = ast.parse(source)
+    assert list(waits_in_handlers(tree)) == [6, 8]
+    assert list(forbidden_classes(tree)) == [11, 16]
