@@ -33,7 +33,7 @@ class SystemClock:
     """The machine's monotonic clock, which asyncio's event loops also use."""
 
     def __init__(self) -> None:
-        """Start no time of its own."""
+        """Read `time.monotonic`."""
         # The function itself, without a wrapper: every request calls it several times.
         self.monotonic_s: Callable[[], float] = time.monotonic
 
