@@ -126,7 +126,7 @@ def compile_server(directory: Path) -> Path:
     (build / "setup.py").write_text(_SETUP.format(package=PACKAGE, arguments=arguments), encoding="utf-8")
     path = os.pathsep.join(str(ROOT / other) for other in ("formats", "clients/command"))
     command = (sys.executable, "setup.py", "--quiet", "build_ext", f"--parallel={os.cpu_count() or 1}", "bdist_wheel")
-    # Modules call each other's functions directly if nothing else can replace them.
+    # With hidden symbols, the modules call each other's functions directly.
     environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(build), path]), "CFLAGS": "-g0 -fvisibility=hidden"}
     subprocess.run((*command, "--dist-dir", str(directory)), cwd=build, check=True, env=environment)
     return max(directory.glob(f"{PACKAGE}-*.whl"), key=lambda path: path.stat().st_mtime)

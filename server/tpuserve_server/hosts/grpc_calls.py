@@ -142,11 +142,11 @@ class GrpcOverAsgi:
         receive: "Receive",
         send: "Send",
         coming: "Message | Awaitable[Message] | None" = None,
-        handle: UnaryHandler | None = None,
+        long_way: UnaryHandler | None = None,
     ) -> None:
-        """Answer a request in a task, with `handle` if the call is admitted.
+        """Answer a request in a task.
 
-        `coming` is the first message, if it has been requested.
+        `coming` is the first message, if it has been requested. `long_way` answers a call that its lane has left.
         """
         if scope["method"] != "POST":
             return await _refuse(send, 405, (b"allow", b"POST"))
@@ -159,7 +159,7 @@ class GrpcOverAsgi:
         task = self._in_flight.begin()
         try:
             trailers: Trailers = []
-            reply = await self._reply(scope, headers, receive, send, trailers, task, coming, handle)
+            reply = await self._reply(scope, headers, receive, send, trailers, task, coming, long_way)
             if reply is not None:
                 sending = answer(send, reply, trailers)
                 # The client may read slowly.
@@ -178,12 +178,12 @@ class GrpcOverAsgi:
         trailers: Trailers,
         task: "asyncio.Task[Any]",
         coming: "Message | Awaitable[Message] | None",
-        handle: UnaryHandler | None,
+        long_way: UnaryHandler | None,
     ) -> bytes | RpcFailure | None:
         """Return the response to one call, or None if a stream has sent it. A unary method may add to `trailers`.
 
-        `task` is the current one. `coming` is the first message, if it has been requested. `handle` answers a call that
-        is admitted.
+        `task` is the current one. `coming` is the first message, if it has been requested. `long_way` answers a call
+        that its lane has left, and which needs no admission.
         """
         path = scope["path"]
         method = self._rpc.get(path)
@@ -193,7 +193,7 @@ class GrpcOverAsgi:
             context = self._context(scope, headers, trailers, is_unary=isinstance(method, GuardedUnary))
             # Before `receive` is called, or memory is held for the message.
             if isinstance(method, GuardedUnary):
-                handle = handle or await method.admit(context)
+                handle = long_way or await method.admit(context)
                 first, request = None, None
                 if b"grpc-encoding" not in headers:
                     coming = coming or receive()

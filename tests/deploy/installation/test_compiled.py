@@ -11,14 +11,16 @@ _WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 
 
 def waits_in_handlers(tree: ast.AST) -> Iterator[int]:
-    """Yield the line of each wait in an `except` or `finally` block.
+    """Yield the line of each wait in an `except` or `finally` block, and of each `async with`, whose exit is one.
 
     While a compiled coroutine waits there, other coroutines of the thread see its exception as the current one. If one
     of them raises its own again, at the end of `with` or `finally`, it raises the foreign one.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Try):
+        if isinstance(node, ast.Try | ast.TryStar):
             yield from _waits([*(each for handler in node.handlers for each in handler.body), *node.finalbody])
+        elif isinstance(node, ast.AsyncWith):
+            yield node.lineno
 
 
 def _waits(statements: Iterable[ast.AST]) -> Iterator[int]:
@@ -56,8 +58,9 @@ async def f():
     except ValueError:
         await h()
     finally:
-        async with i:
-            pass
+        await i()
+    async with j:
+        pass
 
 class A(threading.local):
     pass
@@ -67,5 +70,5 @@ class B(NamedTuple):
     b: object
 """
     tree = ast.parse(source)
-    assert list(waits_in_handlers(tree)) == [6, 8]
-    assert list(forbidden_classes(tree)) == [11, 16]
+    assert sorted(waits_in_handlers(tree)) == [6, 8, 9]
+    assert list(forbidden_classes(tree)) == [12, 17]

@@ -15,7 +15,7 @@ def run_at_once(coroutine: Coroutine[Any, Any, object], loop: asyncio.AbstractEv
     Before it waits, the coroutine has no current task. Raises what the coroutine raises before it waits.
     """
     steps = coroutine.__await__()
-    # Compiled code would give the exception at the end a traceback, which takes longer than all else here.
+    # Compiled code would give the exception of `send` at the end a traceback.
     awaited = next(steps, _ENDED)
     if awaited is _ENDED:
         return None
