@@ -10,6 +10,7 @@ from tests.deploy.stand_ins import Machine
 CI_RUN = ROOT / ".ci/run"
 NIGHTLY = ROOT / ".ci/run-nightly"
 DEPLOYMENTS = ROOT / ".ci/run-deployments"
+COMPILED = ROOT / ".ci/run-compiled"
 
 
 @pytest.fixture
@@ -35,6 +36,13 @@ def test_missing_packages_are_installed_before_the_tests(machine: Machine) -> No
 def test_all_tests_run_at_night(machine: Machine) -> None:
     assert machine.run(NIGHTLY).returncode == 0
     assert machine.called("make")[-1] == "make test-all"
+
+
+def test_compiled_modules_get_a_compiler_and_their_tests(machine: Machine) -> None:
+    ran = machine.run(COMPILED)
+    assert ran.returncode == 0, ran
+    assert "gcc" in machine.called("apt-get")[1].split()
+    assert machine.called("make")[-1] == "make test-compiled"
 
 
 def test_deployments_have_packages_and_tests_of_their_own(machine: Machine) -> None:
