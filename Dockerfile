@@ -22,15 +22,25 @@ RUN python3 -m venv /opt/uv \
  && python3 -m venv --without-pip /opt/tpuserve \
  && /opt/uv/bin/python -m pip install --require-hashes --requirement requirements/bootstrap.lock
 
+# The server's wheel with its request path compiled. The compiler, and the packages that it reads, are in no image.
+FROM installer AS compiler
+COPY requirements/compiler.lock requirements/
+RUN uv pip sync --require-hashes requirements/compiler.lock
+COPY formats formats
+COPY clients/command clients/command
+COPY server server
+COPY deploy/installation/compiled.py deploy/installation/
+RUN /opt/tpuserve/bin/python -m deploy.installation.compiled /opt/compiled
+
 # The projects alone, so that a change of their code leaves the large layer of the packages as it is. uv itself is the
 # build backend. Offline, because no package without a hash may enter an image. Without the sources of the workspace,
 # which is not there.
 FROM installer AS server-project
 COPY formats formats
 COPY clients/command clients/command
-COPY server server
+COPY --from=compiler /opt/compiled compiled
 COPY clients/python clients/python
-RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./clients/command ./server ./clients/python \
+RUN uv pip install --offline --no-deps --no-sources --prefix /opt/project ./formats ./clients/command ./compiled/*.whl ./clients/python \
  && rm /opt/project/.lock
 
 FROM installer AS exporter-project

@@ -40,24 +40,35 @@ EXPORTER_EXTRAS := $(addprefix --extra ,gcs jax s3 tflite tpu)
 AUDIT := .audit
 # Fuzzers, also in a separate environment on top of $(VENV).
 FUZZ := .fuzz
+# mypyc and a C compiler.
+COMPILER := .compiler
 # Packages of $(VENV), which requirements/torch.lock, ray.lock and fuzz.lock omit.
 IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)
 
-.PHONY: help install wheels setup torch ray oip-clients helm compiled demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments test-compiled docs upstream format lint types layers unit lock upgrade clean
+.PHONY: help install wheels setup torch ray oip-clients helm compiler compiled demo serve examples strangers faults zoo fuzz soak images sbom audit licences test test-ci test-changed test-all test-deployments test-compiled docs upstream format lint types layers unit lock upgrade clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# PREFIX=DIR sets the directory, PACKAGES="tpuserve[jax,torch]" the requirements of pip.
-install: $(UV) ## Install tpuserve into the environment PREFIX=~/tpuserve, or other PACKAGES="tpuserve-client"
+# PREFIX=DIR sets the directory, PACKAGES="tpuserve[jax,torch]" the requirements of pip. COMPILED=1 compiles the server's
+# request path first.
+install: $(UV) $(if $(COMPILED),compiled) ## Install tpuserve into the environment PREFIX=~/tpuserve, or other PACKAGES="tpuserve-client"
 	$(CHECK_PYTHON)
-	@$(PYTHON) -m deploy.installation.install "$(or $(PREFIX),$(HOME)/tpuserve)" $(foreach package,$(or $(PACKAGES),tpuserve),'$(package)')
+	@$(PYTHON) -m deploy.installation.install "$(or $(PREFIX),$(HOME)/tpuserve)" $(if $(COMPILED),--compiled) $(foreach package,$(or $(PACKAGES),tpuserve),'$(package)')
 
 wheels: $(UV) ## Build the wheels of all distributions and constraints.txt into dist/
 	@$(BIN)/python -m deploy.installation.wheels dist
 
-compiled: setup ## Compile the server's request path with mypyc into a wheel in build/compiled; takes minutes, needs a C compiler
-	@$(BIN)/python -m deploy.installation.compiled build/compiled
+compiled: compiler ## Compile the server's request path with mypyc into a wheel in build/compiled: about 3 minutes
+	@$(COMPILER)/bin/python -m deploy.installation.compiled build/compiled
+
+compiler: $(COMPILER)/.installed ## Create .compiler with mypyc and a C compiler, to compile the server's request path
+
+$(COMPILER)/.installed: $(UV) requirements/compiler.lock
+	@echo "Installing mypyc and a C compiler into $(COMPILER)."
+	$(PYTHON) -m venv --clear --without-pip $(COMPILER)
+	$(UV) pip sync --quiet --compile-bytecode --python $(COMPILER)/bin/python --require-hashes requirements/compiler.lock
+	@touch $@
 
 setup: $(VENV)/.installed ## Create .venv with the packages of requirements/dev.lock
 
@@ -208,7 +219,7 @@ test-deployments: setup ray oip-clients ## Test images, installations, Ray Serve
 
 # Tests of parts replace or extend classes, which compiled ones do not allow. mypyc's own code uses a form of `throw` that
 # Python 3.12 deprecates.
-test-compiled: compiled ## Run the tests of whole servers, and of both ways of a request, with the compiled request path
+test-compiled: setup compiled ## Run the tests of whole servers, and of both ways of a request, with the compiled request path
 	PYTHONPATH=$(CURDIR)/build/compiled/unpacked $(PYTEST) -m "not nightly and not deployment" \
 		-W "ignore:the (type, exc, tb) signature of throw:DeprecationWarning" tests/e2e tests/faults \
 		tests/server/protocols/test_both_ways.py tests/server/hosts/test_quick_calls.py tests/server/hosts/test_quick_exchanges.py
@@ -261,8 +272,9 @@ lock: $(UV) ## Write requirements/*.lock again after a change of the requirement
 	$(COMPILE) $(UPGRADE) --output-file requirements/oip-clients.lock requirements/oip-clients.in
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file requirements/helm.lock requirements/helm.in
 	$(COMPILE) $(UPGRADE) --output-file requirements/audit.lock requirements/audit.in
+	$(COMPILE) $(UPGRADE) --constraint requirements/dev.lock --output-file requirements/compiler.lock requirements/compiler.in server/pyproject.toml
 	$(UV) pip compile --quiet --universal --no-deps --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(UPGRADE) --output-file tests/upstream/requirements.lock tests/upstream/requirements.in
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(UV) pip compile --quiet $(UPGRADE) --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" --constraint requirements/dev.lock $(IN_DEV) --output-file requirements/torch.lock requirements/torch.in
 
-clean: ## Remove .venv, .torch, .ray, .fuzz, .oip-clients, .helm, .audit, caches, the models of the demo, and the benchmark environments
-	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(OIP_CLIENTS) $(HELM) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+clean: ## Remove .venv, .torch, .ray, .fuzz, .compiler, .oip-clients, .helm, .audit, caches, the models of the demo, and the benchmark environments
+	rm -rf $(VENV) $(TORCH) $(RAY) $(FUZZ) $(COMPILER) $(OIP_CLIENTS) $(HELM) $(AUDIT) .demo .peers .upstream .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -1,10 +1,12 @@
 """`python -m deploy.installation.compiled DIRECTORY`: build a wheel of the server with its request path compiled.
 
-`make compiled` runs it. mypyc compiles the same sources that run interpreted everywhere else (decision 123). pip
-prefers this wheel to the pure one where both fit.
+`make compiled` and the Dockerfile run it, with the packages of requirements/compiler.lock. mypyc compiles the same
+sources that run interpreted everywhere else (decision 123). pip prefers this wheel to the pure one where both fit.
 """
 
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,8 +19,16 @@ ROOT: Final = Path(__file__).parents[2]
 SERVER: Final = ROOT / "server"
 PACKAGE: Final = "tpuserve_server"
 
-# The modules that each request passes. mypyc cannot compile others, or changes their meaning: mutable dataclasses with
-# slots, subclasses of threading.local and of abstract classes, and bases of interpreted classes.
+# The modules that each request passes. They follow rules, because mypyc compiles some forms to another meaning, without
+# an error, and others to slow code. Tests find the forms with a *.
+# - No mutable dataclass with slots, no subclass of threading.local* or of an abstract class, no base of an interpreted
+#   class, no attribute of a class with a computed value, no field of type `object` in a NamedTuple*, no `slice` as an
+#   index of bytes, no buffer of a library that is annotated as `bytes`.
+# - No wait in an `except` or `finally` block*: meanwhile other coroutines see its exception as their own, and may raise
+#   it.
+# - Objects of each request are plain classes with slots: a dataclass runs its `__init__` interpreted.
+# - Compiled code gives each exception a traceback, also one that it catches. Steps of coroutines use `next` with a
+#   default.
 MODULES: Final = (
     "core/batching/arrays",
     "core/batching/backlog",
@@ -109,14 +119,19 @@ setup(
     ext_modules=mypycify({arguments!r}, opt_level="3", debug_level="0", multi_file=True, target_dir="mypyc"),
 )
 """
+# The oldest glibc that the wheel runs with: Debian 10 and RHEL 8 have it. Zig links with that version's symbols.
+_GLIBC: Final = "2.28"
+_HEADERS: Final = Path(sysconfig.get_path("include"))
 
 
 def compile_server(directory: Path) -> Path:
-    """Build the wheel in `directory`, and return it. Takes minutes, and needs a C compiler.
+    """Build the wheel in `directory`, and return it. Takes minutes, and needs the headers of Python.
 
     Raises:
         subprocess.CalledProcessError: mypyc or the compiler failed. It has printed the reason.
     """
+    for old in directory.glob(f"{PACKAGE}-*.whl"):
+        old.unlink()
     build = directory / "build"
     shutil.rmtree(build, ignore_errors=True)
     shutil.copytree(SERVER, build, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
@@ -125,11 +140,24 @@ def compile_server(directory: Path) -> Path:
     arguments = ["--config-file", configuration.name, *(f"{PACKAGE}/{module}.py" for module in MODULES)]
     (build / "setup.py").write_text(_SETUP.format(package=PACKAGE, arguments=arguments), encoding="utf-8")
     path = os.pathsep.join(str(ROOT / other) for other in ("formats", "clients/command"))
+    # A compiler from a package, so that its version is locked, too. Without a target, Zig compiles for this processor.
+    machine = platform.machine()
+    compiler = f"{shlex.quote(sys.executable)} -m ziglang cc -target {machine}-linux-gnu.{_GLIBC}"
+    environment = {
+        **os.environ,
+        "MYPYPATH": os.pathsep.join([str(build), path]),
+        "CC": compiler,
+        "LDSHARED": f"{compiler} -shared",
+        # With hidden symbols, the modules call each other's functions directly. Debian's headers of Python include one
+        # by its path from the directory above.
+        "CFLAGS": f"-g0 -fvisibility=hidden -idirafter {_HEADERS.parent}",
+    }
+    tag = f"manylinux_{_GLIBC.replace('.', '_')}_{machine}"
     command = (sys.executable, "setup.py", "--quiet", "build_ext", f"--parallel={os.cpu_count() or 1}", "bdist_wheel")
-    # With hidden symbols, the modules call each other's functions directly.
-    environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(build), path]), "CFLAGS": "-g0 -fvisibility=hidden"}
-    subprocess.run((*command, "--dist-dir", str(directory)), cwd=build, check=True, env=environment)
-    return max(directory.glob(f"{PACKAGE}-*.whl"), key=lambda path: path.stat().st_mtime)
+    destination = ("--plat-name", tag, "--dist-dir", str(directory))
+    subprocess.run((*command, *destination), cwd=build, check=True, env=environment)
+    (wheel,) = directory.glob(f"{PACKAGE}-*.whl")
+    return wheel
 
 
 def unpack(wheel: Path, directory: Path) -> None:
@@ -139,11 +167,17 @@ def unpack(wheel: Path, directory: Path) -> None:
         archive.extractall(directory)
 
 
+def main(directory: Path) -> None:
+    """Build the wheel in `directory`, and unpack it there."""
+    if not (_HEADERS / "Python.h").exists():
+        sys.exit("The headers of Python are missing. On Debian, run: apt-get install python3-dev")
+    try:
+        wheel = compile_server(directory)
+    except subprocess.CalledProcessError:
+        sys.exit("The compilation failed. The lines above have the reason.")
+    unpack(wheel, directory / "unpacked")
+    sys.stdout.write(f"{wheel}: {len(MODULES)} compiled modules, {wheel.stat().st_size / 1e6:.1f} MB\n")
+
+
 if __name__ == "__main__":
-    compiler = sysconfig.get_config_var("CC").split()[0]
-    if shutil.which(compiler) is None:
-        sys.exit(f"The C compiler {compiler} is missing. Install it: apt-get install gcc")
-    target = Path(sys.argv[1]).resolve()
-    built = compile_server(target)
-    unpack(built, target / "unpacked")
-    sys.stdout.write(f"{built}: {len(MODULES)} compiled modules, {built.stat().st_size / 1e6:.1f} MB\n")
+    main(Path(sys.argv[1]).resolve())

@@ -1,22 +1,26 @@
 """`python -m deploy.installation.install PREFIX REQUIREMENT...`: install wheels of this tree into an environment.
 
-`make install` runs it. The environment keeps the wheels and the constraints, and its pip.conf names them. Therefore
-`pip install tpuserve-…` works in it as if an index had the distributions. Running it again upgrades.
+`make install` runs it. `--compiled` installs the server's wheel of `make compiled` instead of the pure one. The
+environment keeps the wheels and the constraints, and its pip.conf names them. Therefore `pip install tpuserve-…` works in
+it as if an index had the distributions. Running it again upgrades.
 
 Exit codes: 0 installed, 1 pip failed, 2 PREFIX is not usable.
 """
 
+import argparse
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.installation.wheels import CONSTRAINTS, build_wheels
+from deploy.installation.wheels import CONSTRAINTS, ROOT, build_wheels
 
 # Lies in an environment that this program made.
 _SHARE: Final = Path("share/tpuserve/wheels")
+COMPILED: Final = ROOT / "build/compiled"
 _PIP_CONF: Final = """\
 # `make install` wrote this file. The wheels of tpuserve, and the versions of other packages that it was tested with.
 [global]
@@ -27,13 +31,22 @@ constraint = {constraints}
 
 def main(arguments: Sequence[str]) -> int:
     """Install the requirements into the environment PREFIX, and return the exit code."""
-    given, *requirements = arguments
-    prefix = Path(given).expanduser().absolute()
-    if refusal := _why_unusable(prefix):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("prefix")
+    parser.add_argument("requirements", nargs="+")
+    parser.add_argument("--compiled", action="store_true")
+    given = parser.parse_args(arguments)
+    prefix, requirements = Path(given.prefix).expanduser().absolute(), given.requirements
+    compiled = _compiled_wheel() if given.compiled else None
+    refusal = _why_unusable(prefix)
+    if given.compiled and compiled is None:
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        refusal = f"{COMPILED} has no wheel for {python}. Type: rm -rf .compiler; make compiled"
+    if refusal:
         sys.stderr.write(f"{refusal}\n")
         return 2
     try:
-        _make(prefix)
+        _make(prefix, compiled)
         _install(prefix, requirements)
     except subprocess.CalledProcessError:
         sys.stderr.write("The installation failed. The lines above have the reason. Then run the same command again.\n")
@@ -53,10 +66,20 @@ def _why_unusable(prefix: Path) -> str:
     return ""
 
 
-def _make(prefix: Path) -> None:
-    """Create the environment, or bring its wheels up to date."""
+def _compiled_wheel() -> Path | None:
+    """Return the wheel of `make compiled` for this version of Python, if there is one."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return next(COMPILED.glob(f"tpuserve_server-*-{tag}-{tag}-*.whl"), None)
+
+
+def _make(prefix: Path, compiled: Path | None) -> None:
+    """Create the environment, or bring its wheels up to date. `compiled` replaces the server's pure wheel."""
     _step(f"Building the wheels into {prefix / _SHARE}")
     build_wheels(prefix / _SHARE)
+    if compiled is not None:
+        for pure in (prefix / _SHARE).glob("tpuserve_server-*.whl"):
+            pure.unlink()
+        shutil.copy(compiled, prefix / _SHARE)
     # venv writes pip last, so an interrupted run is repeated.
     if not (prefix / "bin/pip").exists():
         _step(f"Creating a virtual environment in {prefix}")

@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 _PIN: Final = re.compile(r"^([\w.-]+)==", re.MULTILINE)
 _DEVELOPMENT_LOCKS: Final = ("bootstrap", "dev")
 # Locks of separate environments for development. `make NAME` installs each into .NAME.
-_ENVIRONMENTS: Final = ("audit", "fuzz", "oip-clients", "ray", "torch")
+_ENVIRONMENTS: Final = ("audit", "compiler", "fuzz", "oip-clients", "ray", "torch")
 
 
 @dataclass(frozen=True, slots=True)

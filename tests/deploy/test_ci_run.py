@@ -38,10 +38,9 @@ def test_all_tests_run_at_night(machine: Machine) -> None:
     assert machine.called("make")[-1] == "make test-all"
 
 
-def test_compiled_modules_get_a_compiler_and_their_tests(machine: Machine) -> None:
+def test_compiled_modules_get_their_tests(machine: Machine) -> None:
     ran = machine.run(COMPILED)
     assert ran.returncode == 0, ran
-    assert "gcc" in machine.called("apt-get")[1].split()
     assert machine.called("make")[-1] == "make test-compiled"
 
 

@@ -52,7 +52,9 @@ def test_target_is_made_of_its_locks_and_its_project(target: Target) -> None:
     removal = [f"uv pip uninstall {' '.join(target.removed)}"] if target.removed else []
     assert others == [*removal, "python3 -m deploy.image.slim /opt/tpuserve"]
     installed = instruction(DOCKERFILE.stages[f"{target.project}-project"].instructions, "RUN").text
-    assert " ".join(f"./{project}" for project in target.projects) in installed
+    # The server's wheel is compiled in a stage of its own.
+    sources = ["./compiled/*.whl" if project == "server" else f"./{project}" for project in target.projects]
+    assert " ".join(sources) in installed
     image = DOCKERFILE.stages[target.name].instructions
     assert [each.words for each in image if each.name == "COPY"] == [
         [f"--from={target.name}-packages", "/opt/tpuserve", "/opt/tpuserve"],
@@ -65,12 +67,24 @@ def test_target_is_made_of_its_locks_and_its_project(target: Target) -> None:
 def test_projects_are_installed_offline_without_packages(project: str) -> None:
     steps = DOCKERFILE.stages[f"{project}-project"].instructions
     copied = [each.words for each in steps if each.name == "COPY"]
+    copied = [["compiled/*.whl"] * 2 if words[0] == "--from=compiler" else words for words in copied]
     assert all(source == destination for source, destination in copied)
     install, *others = instruction(steps, "RUN").text.split(" && ")
     # deploy/kubernetes is no project: the exporter links to its files.
     sources = " ".join(f"./{source}" for source, _ in copied if source != "deploy/kubernetes")
     assert install == f"uv pip install --offline --no-deps --no-sources --prefix /opt/project {sources}"
     assert others == ["rm /opt/project/.lock"]
+
+
+def test_the_server_is_compiled_with_locked_packages() -> None:
+    steps = DOCKERFILE.stages["compiler"].instructions
+    commands = [each.text for each in steps if each.name == "RUN"]
+    assert commands == [
+        "uv pip sync --require-hashes requirements/compiler.lock",
+        "/opt/tpuserve/bin/python -m deploy.installation.compiled /opt/compiled",
+    ]
+    taken = [each.words for each in DOCKERFILE.stages["server-project"].instructions if each.name == "COPY"]
+    assert ["--from=compiler", "/opt/compiled", "compiled"] in taken
 
 
 @pytest.mark.parametrize("target", TARGETS)

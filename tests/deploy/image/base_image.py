@@ -4,11 +4,11 @@ import subprocess
 from pathlib import Path
 
 # The Dockerfile's base image has these. usr-is-merged replaces usrmerge, which needs 46 MB of Perl.
-_PACKAGES = "ca-certificates,python3,python3-venv,usr-is-merged"
+_PACKAGES = "ca-certificates,libpython3-dev,python3,python3-venv,usr-is-merged"
 _MERGED = "--hook-directory=/usr/share/mmdebstrap/hooks/merged-usr"
 _RELEASE = "bookworm"
 # The Dockerfile's base image omits these too.
-_WITHOUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
+_WITHOUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*", "*.a")
 
 
 def write_base(archive: Path) -> None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tpuserve_command
 from deploy.image.targets import TARGETS
+from deploy.installation.compiled import MODULES
 from tests.deploy.dockerfile import ROOT
 from tests.deploy.image.container import Container, running_server
 from tests.deploy.image.engine import Engine, running_engine
@@ -168,6 +169,14 @@ def test_image_without_tensorflow_has_none_of_its_files(target: str, listing: li
     found = {name for name in installed if name.startswith(("tensorflow", "keras", "libclang"))}
     assert bool(found) == (target == "cpu")
     assert ("jax" in installed) == (target == "pjrt")
+
+
+def test_request_path_of_the_server_is_compiled(listing: list[Entry]) -> None:
+    paths = {entry.path for entry in listing}
+    package = "/opt/tpuserve/lib/python3.11/site-packages/tpuserve_server"
+    modules = [*MODULES, "startup/serve"]
+    compiled = {name for name in modules if any(path.startswith(f"{package}/{name}.cpython-311-") for path in paths)}
+    assert compiled == set(MODULES)
 
 
 @pytest.mark.parametrize("address", ["localhost:8500", "http://localhost:8501"])
