@@ -1,8 +1,8 @@
 """`python -m deploy.installation.install PREFIX REQUIREMENT...`: install wheels of this tree into an environment.
 
 `make install` runs it. `--compiled` installs the server's wheel of `make compiled` instead of the pure one. The
-environment keeps the wheels and the constraints, and its pip.conf names them. Therefore `pip install tpuserve-…` works in
-it as if an index had the distributions. Running it again upgrades.
+environment keeps the wheels and the constraints, and its pip.conf names them. Therefore `pip install tpuserve-…` works
+in it as if an index had the distributions. Running it again upgrades.
 
 Exit codes: 0 installed, 1 pip failed, 2 PREFIX is not usable.
 """
