@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tpuserve_server.core.batching.arrays import BatchBuffers, choose_bucket, detached, join_batch, split_outputs
 from tpuserve_server.core.batching.batch_metrics import BatchMetrics
@@ -31,10 +31,12 @@ from tpuserve_server.core.terms.errors import (
     ServingError,
     counted,
 )
-from tpuserve_server.core.terms.servable import InFlight
 from tpuserve_server.core.terms.tracer import SpanRecorder
-from tpuserve_server.core.terms.types import Tensors
 from tpuserve_server.core.terms.validation import count_plain_rows
+
+if TYPE_CHECKING:
+    from tpuserve_server.core.terms.servable import InFlight
+    from tpuserve_server.core.terms.types import Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +44,28 @@ logger = logging.getLogger(__name__)
 _BLAMES_INPUT = (InvalidArgument, FailedPrecondition, OutOfRange, DataLoss, OutOfMemory)
 
 
-@dataclass(eq=False)
 class _Run:
     """A batch on the device, or the error that kept it from starting. It owns `buffers` until it has ended.
 
     `facts` are the part that its requests see.
     """
 
-    tasks: list[Task]
-    facts: BatchRun
-    options: BatchingOptions | None
-    bucket: int
-    buffers: BatchBuffers
-    # Set when it is dispatched.
-    inputs: Tensors = field(default_factory=dict)
-    reusable: bool = False
-    flight: InFlight | ServingError = field(init=False)
-    # False for a half that was dispatched behind another batch: its duration is not its cost.
-    is_timed: bool = True
+    __slots__ = ("bucket", "buffers", "facts", "flight", "inputs", "is_timed", "options", "reusable", "tasks")
+
+    def __init__(
+        self, tasks: list[Task], facts: BatchRun, options: BatchingOptions | None, bucket: int, buffers: BatchBuffers
+    ) -> None:
+        self.tasks = tasks
+        self.facts = facts
+        self.options = options
+        self.bucket = bucket
+        self.buffers = buffers
+        # Set when it is dispatched.
+        self.inputs: Tensors = {}
+        self.reusable = False
+        self.flight: InFlight | ServingError
+        # False for a half that was dispatched behind another batch: its duration is not its cost.
+        self.is_timed = True
 
 
 class BatchRunner:
