@@ -41,7 +41,7 @@ def packed_varints(values: np.ndarray[Any, np.dtype[np.uint64]]) -> bytes:
     return columns[wanted].tobytes()
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """Read the varint at `position`. Return it and the position after it.
 
     Raises:

@@ -12,6 +12,7 @@ from tpuserve_server.core.serving.service import OverloadGate
 from tpuserve_server.core.system.at_once import take_at_once
 from tpuserve_server.core.terms.deadline import Clock, SystemClock
 from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.hosts.grpc_frames import FrameReader, whole_message
 from tpuserve_server.hosts.grpc_headers import (
     TRACE_NAME,
@@ -194,7 +195,8 @@ class GrpcOverAsgi:
             # Before `receive` is called, or memory is held for the message.
             if isinstance(method, GuardedUnary):
                 handle = long_way or await method.admit(context)
-                first, request = None, None
+                first: Message | None = None
+                request: Body | None = None
                 if b"grpc-encoding" not in headers:
                     coming = coming or receive()
                     first = await coming if isinstance(coming, Awaitable) else coming
@@ -252,7 +254,7 @@ class GrpcOverAsgi:
         handle: UnaryHandler,
         path: str,
         context: CallContext,
-        request: bytes,
+        request: Body,
         receive: "Receive",
         task: "asyncio.Task[Any]",
     ) -> bytes | RpcFailure:

@@ -14,6 +14,7 @@ from tpuserve_server.core.terms.errors import Cancelled, Internal, TooLarge, Uni
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
 
+
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")
 
@@ -82,14 +83,14 @@ class FrameReader:
         # Most messages arrive in one chunk and need none.
         self._upload: Upload | None = None
 
-    async def only(self, first: "Message | None" = None) -> bytes:
+    async def only(self, first: "Message | None" = None) -> bytes | bytearray:
         """Read the message of a unary request. Raises Unimplemented unless there is exactly one.
 
         A caller that has received the `first` chunk passes it.
         """
         first = await self._receive() if first is None else first
-        if (message := whole_message(first, self._max_message_bytes)) is not None:
-            return message
+        if (whole := whole_message(first, self._max_message_bytes)) is not None:
+            return whole
         self._chunk = self._open(first)
         try:
             message = await self.next()
@@ -99,7 +100,7 @@ class FrameReader:
             raise Unimplemented("A unary call takes exactly one message")
         return message
 
-    async def next(self) -> bytes | None:
+    async def next(self) -> bytes | bytearray | None:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         if self._upload is None:
             self._upload = self._begin_upload()
@@ -156,7 +157,7 @@ class FrameReader:
         upload.hold(held_bytes + len(chunk))
         return chunk
 
-    async def _take(self, length: int, upload: Upload, find_contents: FindContents | None) -> bytes:
+    async def _take(self, length: int, upload: Upload, find_contents: FindContents | None) -> bytes | bytearray:
         """Wait for a message. Its bytes are copied once, from the chunks in which they arrive."""
         start, stop = self._start, self._start + length
         if stop <= len(self._chunk):
@@ -185,7 +186,7 @@ class FrameReader:
             parts.clear()
             raise
 
-    async def _inflate(self, message: bytes) -> bytes:
+    async def _inflate(self, message: bytes | bytearray) -> bytes:
         if self._encoding == b"identity":
             raise Internal("A message is marked compressed, but the request names no grpc-encoding")
         if len(message) <= _INFLATE_INLINE_BYTES:
@@ -197,7 +198,7 @@ def _ended_inside() -> Internal:
     return Internal("The request ended inside a message")
 
 
-def _inflated(message: bytes, encoding: bytes, max_bytes: int) -> bytes:
+def _inflated(message: bytes | bytearray, encoding: bytes, max_bytes: int) -> bytes:
     """Decompress a message. Stop after `max_bytes`, so that a decompression bomb cannot fill the memory."""
     try:
         inflated, inflater = inflate(message, _WINDOW_BITS[encoding], max_bytes)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import Cancelled, ServingError
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.hosts.grpc_frames import FrameReader, frame
 from tpuserve_server.hosts.grpc_status import END, START, answer, encoded, failure_of, ok, send_all, status_headers
 from tpuserve_server.hosts.in_flight import InFlight
@@ -107,6 +108,6 @@ class StreamedResponse:
             raise Cancelled("The client disconnected") from None
 
 
-async def _messages(frames: FrameReader) -> AsyncIterator[bytes]:
+async def _messages(frames: FrameReader) -> AsyncIterator[Body]:
     while (message := await frames.next()) is not None:
         yield message

@@ -16,6 +16,7 @@ from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.terms.deadline import Clock, Deadline
 from tpuserve_server.core.terms.errors import Code, ServingError
 from tpuserve_server.core.terms.priority import Priority
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.observe.requests.trace_context import echo_request_id
 from tpuserve_server.protocols.http.content import MIN_COMPRESSED_BYTES, decompress, rest_of_body
 from tpuserve_server.protocols.http.headers import (
@@ -70,7 +71,11 @@ class HttpCall:
         """
         self.measured.wants_timing, self.measured.trace_headers = read_observed(self.scope)
 
-    async def read_body(self, find_contents: Callable[["Scope"], int | None] | None = None) -> bytes:
+    async def read_body(self) -> bytes:
+        """Read the headers and the whole body. Raises ServingError as `read_aligned`."""
+        return bytes(await self.read_aligned(None))
+
+    async def read_aligned(self, find_contents: Callable[["Scope"], int | None] | None) -> Body:
         """Read the headers and the whole body, and decompress it. Read at most one chunk beyond the limit.
 
         `find_contents` finds in the headers where a large tensor begins in the body, so that its contents are aligned.
@@ -88,7 +93,7 @@ class HttpCall:
         self._observe(headers)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
-            body: bytes = message.get("body", b"")
+            body: Body = message.get("body", b"")
             if len(body) > limit_bytes:
                 raise BodyTooLarge(limit_bytes)
         else:

@@ -21,7 +21,7 @@ from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import FailedPrecondition, InvalidArgument, ServingError
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Signature, Tensors
+from tpuserve_server.core.terms.types import Body, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.protocols.exchange import HttpCall
@@ -31,7 +31,7 @@ from tpuserve_server.protocols.rpc import CallContext, UnaryHandler
 from tpuserve_server.wire.layouts import Layout, Layouts
 
 # The layout of a request, and the part of its body that the layout reads: the bytes or the text of tensors.
-Known: TypeAlias = tuple[Layout, bytes]
+Known: TypeAlias = tuple[Layout, Body]
 # Returns the response with the request's id, or None for outputs of other names, dtypes or shapes.
 Template: TypeAlias = Callable[[Tensors, bytes], bytes | None]
 # The encoded body of a response over REST.
@@ -141,7 +141,7 @@ class _LaneCall:
 
     __slots__ = ("_body", "_bound", "_inputs", "_layout", "_model", "recalled")
 
-    def __init__(self, layout: Layout, bound: _Bound, model: AcquiredModel, body: bytes, inputs: Tensors) -> None:
+    def __init__(self, layout: Layout, bound: _Bound, model: AcquiredModel, body: Body, inputs: Tensors) -> None:
         """Own `model` until the request ends."""
         self._layout = layout
         self._bound = bound
@@ -173,7 +173,7 @@ class LaneProtocol(Protocol):
         ...
 
     def log(
-        self, logs: RequestLogs, target: LogTarget, body: bytes, inputs: Tensors, result: PredictResult, response: bytes
+        self, logs: RequestLogs, target: LogTarget, body: Body, inputs: Tensors, result: PredictResult, response: bytes
     ) -> None:
         """Log an answered request."""
         ...
@@ -199,7 +199,7 @@ class RequestLane(_Lane):
         self.long_way = long_way
         self._now = clock.monotonic_s
 
-    async def handle(self, body: bytes, context: CallContext) -> bytes:
+    async def handle(self, body: Body, context: CallContext) -> bytes:
         """Answer a request in a task, on the lane or the long way."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         call = self.begin(body, context, future)
@@ -213,7 +213,7 @@ class RequestLane(_Lane):
         response = call.end(outcome)
         return response if isinstance(response, bytes) else await response
 
-    def begin(self, body: bytes, context: CallContext, waiter: Waiter) -> "LaneCall | None":
+    def begin(self, body: Body, context: CallContext, waiter: Waiter) -> "LaneCall | None":
         """See `rpc.Lane`."""
         layout = self._layouts.find(body, None)
         if layout is None or (type(layout.bound) is _Skipped and layout.bound.skips(layout)):
@@ -265,7 +265,7 @@ class LaneCall(_LaneCall):
         layout: Layout,
         bound: _Bound,
         model: AcquiredModel,
-        body: bytes,
+        body: Body,
         inputs: Tensors,
         context: CallContext,
         received_s: float,
@@ -366,11 +366,11 @@ class RestLaneProtocol(Protocol[_Encoded]):
 
     method: str
 
-    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
+    def find(self, spec: ModelSpec, body: Body, json_bytes: int | None) -> Known | None:
         """Return the layout of a request, or None for the long way. `json_bytes` are followed by binary data."""
         ...
 
-    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+    def inputs(self, layout: Layout, contents: Body, signature: Signature) -> Tensors | None:
         """Return the inputs of a request for a signature, or None for the long way."""
         ...
 
@@ -386,7 +386,7 @@ class RestLaneProtocol(Protocol[_Encoded]):
         """Keep a response for later requests with the same bytes."""
         ...
 
-    def logged_bytes(self, body: bytes, result: PredictResult, encoded: _Encoded) -> int:
+    def logged_bytes(self, body: Body, result: PredictResult, encoded: _Encoded) -> int:
         """Return the memory of a request and its response in the request log."""
         ...
 
@@ -407,7 +407,7 @@ class RestLane(_Lane, Generic[_Encoded]):
         self._protocol = protocol
 
     async def answer(
-        self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, recall: Recall | None
+        self, spec: ModelSpec, body: Body, json_bytes: int | None, call: HttpCall, recall: Recall | None
     ) -> HttpResponse | None:
         """Answer a request in a task, or return None before any effect, for the long way. `recall` keeps the response.
 
@@ -431,7 +431,7 @@ class RestLane(_Lane, Generic[_Encoded]):
         return response if isinstance(response, HttpResponse) else await response
 
     def begin(
-        self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, waiter: Waiter
+        self, spec: ModelSpec, body: Body, json_bytes: int | None, call: HttpCall, waiter: Waiter
     ) -> "RestLaneCall[_Encoded] | None":
         """Queue a request whose outcome `waiter` gets, or return None before any effect, for the long way.
 
@@ -445,7 +445,7 @@ class RestLane(_Lane, Generic[_Encoded]):
         return begun
 
     def _begin(
-        self, spec: ModelSpec, body: bytes, json_bytes: int | None, call: HttpCall, waiter: Waiter
+        self, spec: ModelSpec, body: Body, json_bytes: int | None, call: HttpCall, waiter: Waiter
     ) -> "RestLaneCall[_Encoded] | None":
         protocol = self._protocol
         known = protocol.find(spec, body, json_bytes)
@@ -493,7 +493,7 @@ class RestLaneCall(_LaneCall, Generic[_Encoded]):
         layout: Layout,
         bound: _Bound,
         model: AcquiredModel,
-        body: bytes,
+        body: Body,
         inputs: Tensors,
         measured: MeasuredRequest,
     ) -> None:

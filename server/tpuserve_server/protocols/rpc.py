@@ -77,8 +77,9 @@ class CallContext:
         return parse_priority(self.raw_priority)
 
 
-UnaryHandler: TypeAlias = Callable[[bytes, CallContext], Awaitable[bytes]]
-StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], CallContext], AsyncIterator[bytes]]
+# A message is bytes, or Body if the method has `find_contents`.
+UnaryHandler: TypeAlias = Callable[[Any, CallContext], Awaitable[bytes]]
+StreamHandler: TypeAlias = Callable[[AsyncIterator[Any], CallContext], AsyncIterator[bytes]]
 _Handler = TypeVar("_Handler")
 
 

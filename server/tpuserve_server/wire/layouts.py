@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from tpuserve_server.core.terms.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, Body, ModelSpec
 
 # Layouts of a process. Each keeps at most _MOST_FRAME_BYTES, and the values that its user binds to it.
 MOST_LAYOUTS: Final = 64
@@ -70,13 +70,13 @@ class Frame(NamedTuple):
     form: Any = None
 
 
-def check_frame(body: bytes, places: Sequence[tuple[int, int]]) -> None:
+def check_frame(body: Body, places: Sequence[tuple[int, int]]) -> None:
     """Check that few bytes are outside of `places`, before a parser makes objects of them. Raises Unusual."""
     if len(body) - sum(stop - start for start, stop in places) > _MOST_FRAME_BYTES:
         raise Unusual
 
 
-def with_other_contents(body: bytes, spans: Sequence[Span]) -> bytearray:
+def with_other_contents(body: Body, spans: Sequence[Span]) -> bytearray:
     """Return a message with other contents in the places of its tensors, for the proof of a layout."""
     other = bytearray(body)
     for span in spans:
@@ -89,7 +89,7 @@ class Layout:
 
     __slots__ = ("_id", "_pieces", "_tensors", "bound", "form", "is_used", "kind", "output_filter", "spec")
 
-    def __init__(self, frame: Frame, body: bytes, kind: Hashable) -> None:
+    def __init__(self, frame: Frame, body: Body, kind: Hashable) -> None:
         """Accept the messages that equal `body` outside of the spans of `frame`."""
         self.spec = frame.spec
         self.output_filter = frame.output_filter
@@ -104,21 +104,21 @@ class Layout:
         # The user's facts about messages of this layout. They are forgotten with it.
         self.bound: object | None = None
 
-    def fits(self, body: bytes) -> bool:
+    def fits(self, body: Body) -> bool:
         """Return whether `body`, of this `kind`, has this layout."""
         for start, piece in self._pieces:
             if not body.startswith(piece, start):
                 return False
         return self.read_id(body).isascii()
 
-    def read_id(self, body: bytes) -> bytes:
+    def read_id(self, body: Body) -> bytes:
         """Return the id of a message that fits, or b"" if the messages have none."""
         if self._id is None:
             return b""
         start, stop = self._id
         return bytes(body[start:stop])
 
-    def inputs(self, body: bytes) -> dict[str, Array]:
+    def inputs(self, body: Body) -> dict[str, Array]:
         """Return the tensors of a message that fits, as read-only views of its bytes."""
         contents = body if type(body) is bytes else memoryview(body).toreadonly()
         return {name: np.ndarray(shape, dtype, contents, start) for name, shape, dtype, start in self._tensors}
@@ -195,7 +195,7 @@ class _LayoutStore:
 class Layouts(Generic[_Subject]):
     """The layouts of one method's messages, by their subject and length. One event loop's thread owns it."""
 
-    def __init__(self, learn: Callable[[bytes, _Subject], Frame | None]) -> None:
+    def __init__(self, learn: Callable[[Body, _Subject], Frame | None]) -> None:
         """Learn with `learn`, which returns None for a message without a layout, raises nothing, and is quick.
 
         It runs on the event loop for messages that no one has checked. It must check the frame before it parses.
@@ -204,7 +204,7 @@ class Layouts(Generic[_Subject]):
         self._store = _LayoutStore()
         self._by_kind = self._store.by_kind
 
-    def find(self, body: bytes, subject: _Subject) -> Layout | None:
+    def find(self, body: Body, subject: _Subject) -> Layout | None:
         """Return the layout of a serialized message, or None if a parser must read it."""
         kind = (subject, len(body))
         for layout in self._by_kind.get(kind, ()):
@@ -218,12 +218,12 @@ class Layouts(Generic[_Subject]):
         """Return the number of layouts."""
         return len(self._store)
 
-    def _learned(self, body: bytes, subject: _Subject) -> Layout | None:
+    def _learned(self, body: Body, subject: _Subject) -> Layout | None:
         frame = self._learn(body, subject) if len(body) <= MOST_BYTES else None
         return None if frame is None else Layout(frame, body, (subject, len(body)))
 
 
-def _pieces_between(places: Sequence[tuple[int, int]], body: bytes) -> tuple[tuple[int, bytes], ...]:
+def _pieces_between(places: Sequence[tuple[int, int]], body: Body) -> tuple[tuple[int, bytes], ...]:
     """Return the parts of `body` outside of the places, each with its position, if they have bytes."""
     pieces, position = [], 0
     for start, stop in sorted(places):

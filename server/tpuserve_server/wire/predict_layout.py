@@ -13,7 +13,7 @@ from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.system.byte_parts import LARGE_CONTENTS_BYTES
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, Body, ModelSpec
 from tpuserve_server.wire.layouts import MOST_TENSORS, Frame, Span, Unusual, check_frame, with_other_contents
 from tpuserve_server.wire.predict_proto import decode_predict_inputs, decode_predict_spec, parse_predict_request
 from tpuserve_server.wire.proto_scan import delimited_fields, find_large
@@ -32,11 +32,11 @@ _INPUTS_TAG, _VALUE_TAG, _CONTENT_TAG = (varint(number << 3 | 2) for number in (
 class SplitRequest(NamedTuple):
     """A serialized request without its large contents, and these as views of the whole, by the input's name."""
 
-    message: bytes
+    message: Body
     contents: Mapping[str, memoryview]
 
 
-def split_request(body: bytes) -> SplitRequest:
+def split_request(body: Body) -> SplitRequest:
     """Split a serialized PredictRequest. A small, unusual or malformed one stays whole. Takes microseconds."""
     if len(body) >= _LARGE_BYTES:
         try:
@@ -57,7 +57,7 @@ def is_slow(proto: PredictRequest, contents: Mapping[str, memoryview]) -> bool:
     return any(kind is not None and kind.field in _CHECKED for kind in kinds)
 
 
-def learn_predict_request(body: bytes, _subject: None = None) -> Frame | None:
+def learn_predict_request(body: Body, _subject: None = None) -> Frame | None:
     """Return the frame of a serialized PredictRequest, or None if some tensor cannot be read at a fixed place.
 
     The positions are found by a walk over the wire format, and then proved: the parser must read other contents in the
@@ -83,7 +83,7 @@ def learn_predict_request(body: bytes, _subject: None = None) -> Frame | None:
         return None
 
 
-def _parsed(body: bytes) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
+def _parsed(body: Body) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
     """Parse a message as a front-end does, without room for repeated values."""
     proto = parse_predict_request(body)
     for tensor in proto.inputs.values():
@@ -93,7 +93,7 @@ def _parsed(body: bytes) -> tuple[ModelSpec, tuple[str, ...], dict[str, Array]]:
     return decode_predict_spec(proto), tuple(proto.output_filter), decode_predict_inputs(proto, 0)
 
 
-def _is_proved(frame: Frame, body: bytes) -> bool:
+def _is_proved(frame: Frame, body: Body) -> bool:
     other = with_other_contents(body, frame.spans)
     spec, output_filter, inputs = _parsed(bytes(other))
     if spec != frame.spec or output_filter != frame.output_filter or len(inputs) != len(frame.spans):
@@ -106,7 +106,7 @@ def _is_proved(frame: Frame, body: bytes) -> bool:
     )
 
 
-def _split(body: bytes) -> SplitRequest:
+def _split(body: Body) -> SplitRequest:
     view = memoryview(body).toreadonly()
     kept: list[bytes | memoryview] = []
     contents: dict[str, memoryview] = {}
@@ -127,7 +127,7 @@ def _split(body: bytes) -> SplitRequest:
     return SplitRequest(b"".join(kept), contents)
 
 
-def _tag_of(body: bytes, tag: bytes, start: int, stop: int) -> int:
+def _tag_of(body: Body, tag: bytes, start: int, stop: int) -> int:
     """Return the position of a field's tag from that of its content. Raises Unusual for another form of the length."""
     head = tag + varint(stop - start)
     if not body.endswith(head, 0, start):
@@ -145,7 +145,7 @@ class _Entry(NamedTuple):
     content: tuple[int, int] | None
 
 
-def _entries(body: bytes) -> list[_Entry]:
+def _entries(body: Body) -> list[_Entry]:
     """Return the inputs of a request. Nobody has parsed the message yet.
 
     Raises:
@@ -165,7 +165,7 @@ def _entries(body: bytes) -> list[_Entry]:
     return [*found.values()]
 
 
-def _only(body: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+def _only(body: Body, start: int, stop: int, numbers: tuple[int, ...]) -> dict[int, tuple[int, int]]:
     """Return where the fields of these numbers are, each of which may occur once."""
     found: dict[int, tuple[int, int]] = {}
     for number, first, last in delimited_fields(body, start, stop, _MOST_INNER_FIELDS):

@@ -22,7 +22,7 @@ from tpuserve_formats.tensor_proto import decode_tensor as decode
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.batching.parameters import too_many_rows
 from tpuserve_server.core.terms.errors import Internal, InvalidArgument
-from tpuserve_server.core.terms.types import Array, ModelSpec, PredictResult, ServableId, Tensors
+from tpuserve_server.core.terms.types import Array, Body, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.model_messages import decode_model_spec, encode_model_spec
 
 # The setting that limits repeated values: they may take as much memory as the longest message.
@@ -30,7 +30,7 @@ _BUDGET: Final = "max_request_bytes"
 _NO_CONTENTS: Final[Mapping[str, memoryview]] = {}
 
 
-def parse_predict_request(body: bytes) -> PredictRequest:
+def parse_predict_request(body: Body) -> PredictRequest:
     """Parse a PredictRequest. Raises InvalidArgument if `body` is malformed."""
     try:
         return PredictRequest.FromString(body)

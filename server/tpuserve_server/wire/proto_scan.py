@@ -16,6 +16,7 @@ from tpuserve_formats.varint import read_varint
 from tpuserve_server.core.serving.budgets import STRING_BYTES, DecodedBudget
 from tpuserve_server.core.system.byte_parts import LARGE_CONTENTS_BYTES
 from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +81,7 @@ _INPUT: Final = Form({5: _CONTENTS}, frozenset((3,)), {3: (MAX_DIMS, "dimensions
 INFER_REQUEST: Final = Form({5: _INPUT, 6: Form(names=frozenset((1,)))}, names=frozenset((1, 2, 3)))
 
 
-def check_structure(body: bytes, form: Form, budget: DecodedBudget) -> None:
+def check_structure(body: Body, form: Form, budget: DecodedBudget) -> None:
     """Check the number of records of a serialized message. Allocates nothing for them.
 
     Raises:
@@ -93,7 +94,7 @@ def check_structure(body: bytes, form: Form, budget: DecodedBudget) -> None:
         raise InvalidArgument("Malformed message: its fields do not end where it does") from None
 
 
-def is_quick(body: bytes, form: Form) -> bool:
+def is_quick(body: Body, form: Form) -> bool:
     """Return whether protobuf parses `body` within a few milliseconds. Takes microseconds itself.
 
     Check the structure of any other message, and parse it in a worker thread.
@@ -112,7 +113,7 @@ def is_quick(body: bytes, form: Form) -> bool:
 class _Scan:
     """One message. It charges all its records together."""
 
-    def __init__(self, body: bytes, budget: DecodedBudget) -> None:
+    def __init__(self, body: Body, budget: DecodedBudget) -> None:
         self._body = body
         self._array: _Bytes = np.frombuffer(body, np.uint8)
         self._budget = budget
@@ -176,7 +177,7 @@ class _Scan:
             self._budget.check(needed_bytes, parts)
 
 
-def _extent(body: bytes, kind: int, value: int) -> tuple[int, int]:
+def _extent(body: Body, kind: int, value: int) -> tuple[int, int]:
     """Return where the content of a record begins and ends. `value` is the position after its tag."""
     if kind == _LENGTH:
         length = body[value]
@@ -220,7 +221,7 @@ def find_large(head: bytes, path: "Sequence[int]") -> int | None:
     return position
 
 
-def delimited_fields(body: bytes, position: int, end: int, most_fields: int) -> list[tuple[int, int, int]]:
+def delimited_fields(body: Body, position: int, end: int, most_fields: int) -> list[tuple[int, int, int]]:
     """Return number, start and stop of the content of each length-delimited field of a message.
 
     Raises:

@@ -12,12 +12,13 @@ from tests.fuzz.target import Target, expect
 from tpuserve_server.core.serving.receiving import ReceivingBudget
 from tpuserve_server.core.terms.deadline import SystemClock
 from tpuserve_server.core.terms.errors import Code, ServingError
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.hosts.grpc_frames import FrameReader
 
 _LIMIT_BYTES = 2048
 _ENCODINGS = (b"identity", b"gzip", b"deflate", b"snappy")
 _PREFIX = struct.Struct(">BI")
-_Outcome = tuple[list[bytes], Code | None]
+_Outcome = tuple[list[Body], Code | None]
 
 
 def run(data: bytes) -> bool:
@@ -60,7 +61,7 @@ def _reader(body: bytes, encoding: bytes, size: int) -> FrameReader:
 
 
 async def _read(body: bytes, encoding: bytes, size: int) -> _Outcome:
-    messages: list[bytes] = []
+    messages: list[Body] = []
     try:
         reader = _reader(body, encoding, size)
         try:

@@ -12,7 +12,7 @@ from tests.server.wire.predict_messages import NUMBERS, Summary, messages, summa
 from tpuserve_formats.dtypes import BY_NUMBER
 from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.types import ModelSpec
+from tpuserve_server.core.terms.types import Body, ModelSpec
 from tpuserve_server.wire import predict_layout
 from tpuserve_server.wire.layouts import MOST_BYTES, MOST_LAYOUTS, Frame, Layout, Layouts, Span
 from tpuserve_server.wire.predict_layout import is_slow, learn_predict_request, split_request
@@ -182,10 +182,10 @@ def framed(number: int, length: int) -> bytes:
     return b"%08d" % number + bytes(length)
 
 
-def counting(learnt: list[bytes]) -> Layouts[None]:
+def counting(learnt: list[Body]) -> Layouts[None]:
     """Return layouts of messages whose first eight bytes are their frame."""
 
-    def learn(body: bytes, _subject: None) -> Frame:
+    def learn(body: Body, _subject: None) -> Frame:
         learnt.append(body)
         return Frame(ModelSpec("m"), (), (Span("x", np.dtype(np.uint8), (len(body) - 8,), 8, len(body)),))
 
@@ -193,7 +193,7 @@ def counting(learnt: list[bytes]) -> Layouts[None]:
 
 
 def test_new_lengths_cost_no_learning_and_forget_no_layout_in_use() -> None:
-    learnt: list[bytes] = []
+    learnt: list[Body] = []
     layouts = counting(learnt)
     for _ in range(3):
         layouts.find(framed(1, 5), None)
@@ -204,7 +204,7 @@ def test_new_lengths_cost_no_learning_and_forget_no_layout_in_use() -> None:
 
 
 def test_a_flood_of_layouts_costs_little_and_forgets_no_layout_in_use() -> None:
-    learnt: list[bytes] = []
+    learnt: list[Body] = []
     layouts = counting(learnt)
     for _ in range(3):
         layouts.find(framed(1, 5), None)
@@ -218,7 +218,7 @@ def test_a_flood_of_layouts_costs_little_and_forgets_no_layout_in_use() -> None:
 
 
 def test_a_layout_that_had_to_leave_comes_back() -> None:
-    learnt: list[bytes] = []
+    learnt: list[Body] = []
     layouts = counting(learnt)
     for _ in range(2):
         layouts.find(framed(1, 5), None)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tpuserve_server.core.terms.types import Array, CacheOutcome, ServableId, Tensors
+from tpuserve_server.core.terms.types import Array, Body, CacheOutcome, ServableId, Tensors
 
 # Inputs from this size on are hashed on a worker thread: about 1 ms of work, which releases the interpreter's lock.
 LARGE_INPUT_BYTES = 1 << 20
@@ -132,7 +132,7 @@ class VersionResponses:
             return None
         return digest.digest()
 
-    def body_key(self, kind: str, body: bytes) -> bytes:
+    def body_key(self, kind: str, body: Body) -> bytes:
         """Return the key of a request by its bytes. `kind` states what the bytes are, and the form of the response."""
         digest = self._prefix.copy()
         digest.update(b"body %d:%b" % (len(kind), kind.encode()))

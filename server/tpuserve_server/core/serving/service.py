@@ -23,6 +23,7 @@ from tpuserve_server.core.terms.priority import Priority
 from tpuserve_server.core.terms.server_state import ServerState, Traffic
 from tpuserve_server.core.terms.types import (
     DEFAULT_SIGNATURE_NAME,
+    Body,
     ModelMetadata,
     ModelSpec,
     ServableId,
@@ -131,7 +132,7 @@ class InferenceService:
             handle.release()
             raise
 
-    async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
+    async def recall(self, spec: ModelSpec, kind: str, body: Body) -> Recall | None:
         """Look up a request by its bytes, or return None for a version without response cache and an unknown spec.
 
         Also return None for a model that the client may not use: the request itself gets the error.

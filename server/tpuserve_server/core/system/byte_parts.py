@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
 from tpuserve_server.core.system.alignment import aligned_bytes
+from tpuserve_server.core.terms.types import Body
 
 # Larger chunks are kept as they are. Smaller ones are joined to parts: a list of them would take many times the memory
 # of their bytes.
@@ -61,17 +62,16 @@ class ByteParts:
         if self._find_contents is not None and stop >= self._begin_bytes:
             self._allocate(self._find_contents)
 
-    async def join(self) -> bytes:
+    async def join(self) -> Body:
         """Return all bytes. Many bytes are copied by a thread, without the GIL.
 
-        The bytes of a message with a large tensor are a bytearray, in which the contents are aligned. It stands for
-        bytes: no code changes it, and readers copy the parts that they hash.
+        The bytes of a message with a large tensor are a bytearray, in which the contents are aligned.
         """
         if self._memory is not None:
             joined = cast("bytearray", self._memory.obj)
             self._memory.release()
             del joined[self.size_bytes :]
-            return cast("bytes", joined)
+            return joined
         self._end_part()
         if self.size_bytes <= _INLINE_BYTES:
             return b"".join(self._parts)

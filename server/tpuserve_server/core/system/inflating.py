@@ -4,6 +4,8 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tpuserve_server.core.terms.types import Body
+
 if TYPE_CHECKING:
     from zlib import _Decompress
 
@@ -14,7 +16,7 @@ class ContentTooLarge(Exception):
     """The content is larger than the limit."""
 
 
-def inflate(data: bytes, wbits: int, max_bytes: int) -> "tuple[bytes, _Decompress]":
+def inflate(data: Body, wbits: int, max_bytes: int) -> "tuple[bytes, _Decompress]":
     """Return the content of one zlib or gzip stream, and the decompressor, which knows whether the stream ended.
 
     Memory grows to `max_bytes` plus one piece, and briefly to twice that at the end. `wbits` is that of
@@ -37,7 +39,7 @@ def inflate(data: bytes, wbits: int, max_bytes: int) -> "tuple[bytes, _Decompres
     return b"".join(pieces), decompressor
 
 
-def _pieces(data: bytes, decompressor: "_Decompress") -> Iterator[bytes]:
+def _pieces(data: Body, decompressor: "_Decompress") -> Iterator[bytes]:
     """Yield the content in bounded pieces. Feed zlib in slices, because it copies its unread input."""
     for start in range(0, len(data), _PIECE_BYTES):
         rest = data[start : start + _PIECE_BYTES]

@@ -20,12 +20,12 @@ from tpuserve_formats.tensor_proto import encode_tensor
 from tpuserve_formats.tf_record import framed
 from tpuserve_formats.varint import varint
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.types import ServableId
+from tpuserve_server.core.terms.types import Body, ServableId
 from tpuserve_server.observe.options import LogFormat, Rotation
 from tpuserve_server.wire.predict_proto import decode_tensor
 
 # A serialized message, or a function that serializes it on the log's thread.
-Payload: TypeAlias = bytes | Callable[[], bytes]
+Payload: TypeAlias = Body | Callable[[], bytes]
 
 _TAG_REQUEST, _TAG_RESPONSE, _TAG_METADATA = b"\x0a", b"\x12", b"\x0a"
 
@@ -82,11 +82,11 @@ class LogEntry:
         return bytes(metadata.SerializeToString())
 
 
-def _bytes(payload: Payload) -> bytes:
+def _bytes(payload: Payload) -> Body:
     return payload() if callable(payload) else payload
 
 
-def _field(tag: bytes, message: bytes) -> bytes:
+def _field(tag: bytes, message: Body) -> bytes:
     return b"".join((tag, varint(len(message)), message))
 
 

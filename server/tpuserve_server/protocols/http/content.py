@@ -14,6 +14,7 @@ from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts
 from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
 from tpuserve_server.core.terms.errors import InvalidArgument
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.protocols.status import BodyTooLarge, ClientGone, UnsupportedEncoding
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def find_coding(content_encoding: bytes) -> Coding | None:
     return _CODINGS[name]
 
 
-async def decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+async def decompress(body: Body, coding: Coding, limit_bytes: int) -> bytes:
     """Decompress a `body`.
 
     Memory grows to `limit_bytes` plus one piece, and briefly to twice that at the end.
@@ -79,7 +80,7 @@ async def decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
     return await asyncio.to_thread(_decompress, body, coding, limit_bytes)
 
 
-def _decompress(body: bytes, coding: Coding, limit_bytes: int) -> bytes:
+def _decompress(body: Body, coding: Coding, limit_bytes: int) -> bytes:
     try:
         content, decompressor = inflate(body, coding.wbits, limit_bytes)
     except ContentTooLarge:
@@ -144,7 +145,7 @@ _MAX_CHUNKS = 65_536
 
 async def rest_of_body(
     message: "Message", receive: "Receive", limit_bytes: int, upload: Upload, parts: ByteParts | None = None
-) -> bytes:
+) -> Body:
     """Return the body that begins with `message`. Read at most one chunk beyond `limit_bytes`.
 
     `upload` is charged as bytes arrive. `parts` align the contents of a large tensor.

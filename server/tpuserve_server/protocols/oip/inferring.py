@@ -13,7 +13,7 @@ from tpuserve_server.core.serving.service import AcquiredModel, InferenceService
 from tpuserve_server.core.terms.deadline import Deadline
 from tpuserve_server.core.terms.errors import Unauthenticated
 from tpuserve_server.core.terms.priority import Priority
-from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Tensors
+from tpuserve_server.core.terms.types import Body, ModelSpec, PredictResult, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.http.content import LARGE_BODY_BYTES
 from tpuserve_server.protocols.oip.models import acquire_model
@@ -111,7 +111,7 @@ class Inferring:
             request_id, result.servable, outputs, wanted, is_binary, in_regions, result.signature_name, result.cache
         )
 
-    async def recall(self, spec: ModelSpec, kind: str, body: bytes) -> Recall | None:
+    async def recall(self, spec: ModelSpec, kind: str, body: Body) -> Recall | None:
         """Look up a request by its bytes, or return None for a model with a request log, which needs the arrays.
 
         Keep only responses to requests with `has_lasting_bytes`.

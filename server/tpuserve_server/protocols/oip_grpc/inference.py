@@ -14,7 +14,7 @@ from tpuserve_server.core.serving.budgets import RAW, Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.types import PredictResult, Tensors
+from tpuserve_server.core.terms.types import Body, PredictResult, Tensors
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogTarget
 from tpuserve_server.observe.requests.trace_context import read_request_id
@@ -61,7 +61,7 @@ class InferLane:
         return encode_infer_response(InferenceResult(request_id.decode(), result.servable, result.outputs, {}, True))
 
     def log(
-        self, logs: RequestLogs, target: LogTarget, body: bytes, inputs: Tensors, result: PredictResult, response: bytes
+        self, logs: RequestLogs, target: LogTarget, body: Body, inputs: Tensors, result: PredictResult, response: bytes
     ) -> None:
         """Log an answered request in gRPC's messages, which the log's thread creates."""
         logs.add_predict(target, inputs, result, size_bytes=len(body) + output_bytes(result))
@@ -96,7 +96,7 @@ class InferenceMethods:
         # Answers ModelInfer.
         self.model_infer = RequestLane(InferLane(), self.infer, service, meter, clock, budgets.response, logs)
 
-    async def infer(self, body: bytes, context: CallContext, method: str = "ModelInfer") -> bytes:
+    async def infer(self, body: Body, context: CallContext, method: str = "ModelInfer") -> bytes:
         """Answer one request of a `method`, which metrics name."""
         with self._meter.call(method, context) as measured:
             if is_quick(body, INFER_REQUEST) or is_split_quickly(body):
@@ -148,7 +148,7 @@ class StreamMethods:
         """Answer ModelStreamInfer. Cancelling or closing the generator cancels the requests that run."""
         ends_with_status = context.metadata.get(_GRPC_ERROR, "").lower() == "true"
 
-        async def answer(body: bytes) -> bytes:
+        async def answer(body: Body) -> bytes:
             return await self._answer(body, context, ends_with_status=ends_with_status)
 
         pending = _Pending(requests, answer, self._max_pending_bytes)
@@ -158,7 +158,7 @@ class StreamMethods:
         finally:
             await pending.close()
 
-    async def _answer(self, body: bytes, context: CallContext, *, ends_with_status: bool) -> bytes:
+    async def _answer(self, body: Body, context: CallContext, *, ends_with_status: bool) -> bytes:
         try:
             return encode_stream_response(await self._inference.infer(body, context, _METHOD))
         except Exception as error:  # The edge: the client gets a message for every error.
@@ -199,7 +199,7 @@ class _Pending:
     """The requests of a stream that were read and whose responses were not taken. One event loop's thread owns it."""
 
     def __init__(
-        self, requests: AsyncIterator[bytes], answer: Callable[[bytes], Coroutine[Any, Any, bytes]], max_bytes: int
+        self, requests: AsyncIterator[Body], answer: Callable[[Body], Coroutine[Any, Any, bytes]], max_bytes: int
     ) -> None:
         """Begin to read `requests` as long as there is room, and to answer them."""
         self._requests = requests
@@ -241,7 +241,7 @@ class _Pending:
         finally:
             self._ordered.put_nowait(None)
 
-    async def _answer_in_room(self, body: bytes) -> bytes:
+    async def _answer_in_room(self, body: Body) -> bytes:
         """Answer a request. Its response then takes the place of its bytes."""
         response = b""
         try:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tpuserve_server.core.models.response_cache import Recall
-from tpuserve_server.core.terms.types import CacheOutcome, ModelSpec, PredictResult, Signature, Tensors
+from tpuserve_server.core.terms.types import Body, CacheOutcome, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.protocols.http.headers import JSON_LENGTH_NAME
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse
 from tpuserve_server.protocols.oip.inferring import output_bytes
@@ -46,22 +46,22 @@ class InferLane:
         self._binary: Layouts[BodySubject] = Layouts(learn_infer_body)
         self._lists = NumberLists(learn_infer_list)
 
-    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None) -> Known | None:
+    def find(self, spec: ModelSpec, body: Body, json_bytes: int | None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
         if json_bytes is None or json_bytes == len(body):
-            return self._lists.find(spec, body, *find_data(body))
+            return self._lists.find(spec, bytes(body), *find_data(body))
         if not json_bytes or len(spec.name) > _MOST_NAME:
             return None
         layout = self._binary.find(body, BodySubject(spec, json_bytes))
         return None if layout is None else (layout, body)
 
-    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+    def inputs(self, layout: Layout, contents: Body, signature: Signature) -> Tensors | None:
         """Return the inputs of a request."""
         form = layout.form
         if type(form) is not InferListForm:
             return layout.inputs(contents)
         name, dtype, shape, _ = form
-        array = read_numbers(contents, dtype, shape)
+        array = read_numbers(bytes(contents), dtype, shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> ResponseForm:
@@ -80,6 +80,6 @@ class InferLane:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, *encoded)
 
-    def logged_bytes(self, body: bytes, result: PredictResult, encoded: EncodedResponse) -> int:
+    def logged_bytes(self, body: Body, result: PredictResult, encoded: EncodedResponse) -> int:
         """Return the memory of a request and its response in the request log, which has gRPC's messages."""
         return len(body) + output_bytes(result)

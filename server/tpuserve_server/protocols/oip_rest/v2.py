@@ -13,7 +13,7 @@ from tpuserve_server.core.batching.task import Waiter
 from tpuserve_server.core.serving.budgets import Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.errors import InvalidArgument, ServingError
-from tpuserve_server.core.terms.types import ModelSpec
+from tpuserve_server.core.terms.types import Body, ModelSpec
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.protocols.control import Control
 from tpuserve_server.protocols.exchange import UNKNOWN_ROUTE, HttpCall, RouteFacts, raw_path
@@ -120,7 +120,7 @@ class V2:
         return RouteFacts(route.access, route.action.value, route.spec.name or None)
 
     async def infer(
-        self, spec: ModelSpec, call: HttpCall, body: bytes | None = None, json_bytes: int | None = None
+        self, spec: ModelSpec, call: HttpCall, body: Body | None = None, json_bytes: int | None = None
     ) -> HttpResponse:
         """Answer an inference request. A caller that has read the body passes it and the length of its JSON.
 
@@ -128,7 +128,7 @@ class V2:
             ServingError: as Inferring.infer, or the body is malformed.
         """
         if body is None:
-            body = await call.read_body(_find_binary_data)
+            body = await call.read_aligned(_find_binary_data)
             json_bytes = read_json_length(call.scope, len(body))
         may_recall = spec.name in self._service.cached_models
         recall = await self._inferring.recall(spec, _kind(json_bytes), body) if may_recall else None
@@ -184,7 +184,7 @@ class V2:
         return _json(model_to_json(describe_model(self._service, route.spec)))
 
 
-def _parse_quickly(model: str, body: bytes, json_bytes: int | None) -> InferenceRequest | None:
+def _parse_quickly(model: str, body: Body, json_bytes: int | None) -> InferenceRequest | None:
     """Parse a request, or return None if that takes long. The JSON part decides: binary data need no parser."""
     if (len(body) if json_bytes is None else json_bytes) > LARGE_BODY_BYTES:
         return None

@@ -7,7 +7,7 @@ from tpuserve_server.core.models.configured_models import ConfiguredModels
 from tpuserve_server.core.serving.budgets import RAW, TYPED, Budgets
 from tpuserve_server.core.serving.service import InferenceService
 from tpuserve_server.core.terms.deadline import Clock
-from tpuserve_server.core.terms.types import PredictResult, ServableId, Tensors
+from tpuserve_server.core.terms.types import Body, PredictResult, ServableId, Tensors
 from tpuserve_server.core.terms.validation import check_names
 from tpuserve_server.observe.request_log.request_logs import RequestLogs
 from tpuserve_server.observe.request_log.writer import LogKind, LogTarget
@@ -55,7 +55,7 @@ class PredictLane:
         return encode_predict_response(result, as_content=self._as_content)
 
     def log(
-        self, logs: RequestLogs, target: LogTarget, body: bytes, inputs: Tensors, result: PredictResult, response: bytes
+        self, logs: RequestLogs, target: LogTarget, body: Body, inputs: Tensors, result: PredictResult, response: bytes
     ) -> None:
         """Log an answered request as its bytes."""
         logs.add(target, LogKind.PREDICT, result.servable, result.signature_name, body, response)
@@ -97,7 +97,7 @@ class PredictionMethods:
         # Answers Predict.
         self.predict = RequestLane(lane, self._predict, service, meter, clock, budgets.response, logs)
 
-    async def _predict(self, body: bytes, context: CallContext) -> bytes:
+    async def _predict(self, body: Body, context: CallContext) -> bytes:
         with self._meter.call("Predict", context) as measured:
             message, contents = split_request(body)
             is_quick_body = is_quick(message, PREDICT_REQUEST)
@@ -136,7 +136,7 @@ class PredictionMethods:
             self._log(spec.name, result.servable, result.signature_name, body, response)
             return response
 
-    def _log(self, model: str, servable: ServableId, signature_name: str, body: bytes, response: bytes) -> None:
+    def _log(self, model: str, servable: ServableId, signature_name: str, body: Body, response: bytes) -> None:
         if self._logs is not None and (log := self._logs.choose(model)):
             self._logs.add(log, LogKind.PREDICT, servable, signature_name, body, response)
 

@@ -1,7 +1,7 @@
 """PredictLane: the requests of POST /v1/models/…:predict that a lane takes, and their responses."""
 
 from tpuserve_server.core.models.response_cache import Recall
-from tpuserve_server.core.terms.types import ModelSpec, PredictResult, Signature, Tensors
+from tpuserve_server.core.terms.types import Body, ModelSpec, PredictResult, Signature, Tensors
 from tpuserve_server.protocols.http.response import CACHE_HEADERS, HttpResponse
 from tpuserve_server.protocols.request_lane import Known
 from tpuserve_server.protocols.tf_rest.route import Action
@@ -18,11 +18,11 @@ class PredictLane:
         self.method = Action.PREDICT.value
         self._lists = NumberLists(learn_predict_list)
 
-    def find(self, spec: ModelSpec, body: bytes, json_bytes: int | None = None) -> Known | None:
+    def find(self, spec: ModelSpec, body: Body, json_bytes: int | None = None) -> Known | None:
         """Return the layout of a request, or None for the long way."""
-        return self._lists.find(spec, body, body.find(b"["), body.rfind(b"]") + 1)
+        return self._lists.find(spec, bytes(body), body.find(b"["), body.rfind(b"]") + 1)
 
-    def inputs(self, layout: Layout, contents: bytes, signature: Signature) -> Tensors | None:
+    def inputs(self, layout: Layout, contents: Body, signature: Signature) -> Tensors | None:
         """Return the input of a request, or None if the signature has others, or ragged tensors."""
         if len(signature.inputs) != 1 or signature.ragged_outputs:
             return None
@@ -31,7 +31,7 @@ class PredictLane:
         assert type(form) is PredictForm  # learn_predict_list sets it
         if form.name is not None and form.name != name:
             return None
-        array = read_numbers(contents, spec.dtype, form.shape)
+        array = read_numbers(bytes(contents), spec.dtype, form.shape)
         return None if array is None else {name: array}
 
     def form(self, layout: Layout) -> PredictForm:
@@ -47,6 +47,6 @@ class PredictLane:
         """Keep a response for later requests with the same bytes."""
         recall.keep(result, encoded)
 
-    def logged_bytes(self, body: bytes, result: PredictResult, encoded: bytes) -> int:
+    def logged_bytes(self, body: Body, result: PredictResult, encoded: bytes) -> int:
         """Return the memory of a request and its response in the request log."""
         return len(body) + len(encoded)

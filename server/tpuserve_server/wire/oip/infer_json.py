@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from tpuserve_server.core.serving.budgets import DEFAULT_DECODED, DecodedBudget
 from tpuserve_server.core.terms.errors import InvalidArgument, shown
+from tpuserve_server.core.terms.types import Body
 from tpuserve_server.wire.json.body import JsonObject, JsonValue, RepeatedKeys, parse_json
 from tpuserve_server.wire.json.numbers import find_text, parse_quickly
 from tpuserve_server.wire.oip.inference import (
@@ -58,7 +59,7 @@ class _Document(NamedTuple):
 
 
 def parse_infer_json(
-    model: str, body: bytes, json_bytes: int | None, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False
+    model: str, body: Body, json_bytes: int | None, budget: DecodedBudget = DEFAULT_DECODED, *, quickly: bool = False
 ) -> InferenceRequest:
     """Parse a request whose first `json_bytes` are JSON and whose rest is binary data. None means no binary data.
 
@@ -76,7 +77,7 @@ def parse_infer_json(
         # Any size of numbers, in place.
         return InferenceRequest(is_binary=True, raw_input=memoryview(body).toreadonly(), size_bytes=size_bytes)
     if json_bytes is None or json_bytes == size_bytes:
-        text, binary = body, _NO_DATA
+        text, binary = bytes(body), _NO_DATA
     else:
         text, binary = bytes(body[:json_bytes]), memoryview(body).toreadonly()[json_bytes:]
     if len(text) <= _MAX_CACHED_BYTES and text is not body and _DATA not in text:

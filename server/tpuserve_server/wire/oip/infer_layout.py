@@ -10,7 +10,7 @@ from tpuserve_formats.errors import FormatError
 from tpuserve_formats.oip.datatypes import dtype_of
 from tpuserve_formats.oip.raw_tensor import decode_raw
 from tpuserve_server.core.terms.errors import ServingError
-from tpuserve_server.core.terms.types import Array, ModelSpec
+from tpuserve_server.core.terms.types import Array, Body, ModelSpec
 from tpuserve_server.wire.layouts import (
     MOST_TENSORS,
     Frame,
@@ -54,7 +54,7 @@ class BodySubject(NamedTuple):
     json_bytes: int
 
 
-def learn_infer_body(body: bytes, subject: BodySubject) -> Frame | None:
+def learn_infer_body(body: Body, subject: BodySubject) -> Frame | None:
     """Return the frame of a body of JSON and binary data, or None if it needs more than its numbers.
 
     The id is part of the frame, because it is in the JSON. The parser proves the frame, as in `learn_infer_request`.
@@ -74,7 +74,7 @@ def learn_infer_body(body: bytes, subject: BodySubject) -> Frame | None:
         return None
 
 
-def learn_infer_request(body: bytes, _subject: None = None) -> Frame | None:
+def learn_infer_request(body: Body, _subject: None = None) -> Frame | None:
     """Return the frame of a serialized ModelInferRequest, or None if it needs more than its numbers.
 
     The positions are found by a walk over the wire format, and then proved: the parser must read another id and other
@@ -100,13 +100,13 @@ def learn_infer_request(body: bytes, _subject: None = None) -> Frame | None:
         return None
 
 
-def _read(body: bytes) -> _Read:
+def _read(body: Body) -> _Read:
     """Parse a message as a front-end does. Raises Unusual as `_plain_inputs`."""
     spec, request = parse_infer_request(body)
     return _Read(spec, request.output_names, _plain_inputs(request), request.id, None)
 
 
-def _read_body(body: bytes, subject: BodySubject) -> _Read:
+def _read_body(body: Body, subject: BodySubject) -> _Read:
     """Parse a body as a front-end does. Raises Unusual as `_plain_inputs`."""
     request = parse_infer_json(subject.spec.name, body, subject.json_bytes)
     if request.raw_input is not None:
@@ -137,7 +137,7 @@ def _plain_inputs(request: InferenceRequest) -> dict[str, Array]:
     return inputs
 
 
-def _is_proved(frame: Frame, body: bytes, parse: Callable[[bytes], _Read]) -> bool:
+def _is_proved(frame: Frame, body: Body, parse: Callable[[Body], _Read]) -> bool:
     other = with_other_contents(body, frame.spans)
     request_id = ""
     if frame.id_span is not None:
@@ -166,7 +166,7 @@ class InferListForm(NamedTuple):
     response: ResponseForm
 
 
-def find_data(body: bytes) -> tuple[int, int]:
+def find_data(body: Body) -> tuple[int, int]:
     """Return where the list of the first `data` starts and stops. Both are wrong if there is none."""
     key = body.find(_KEY)
     start = body.find(b"[", key) if key >= 0 else -1

@@ -13,7 +13,7 @@ from tpuserve_formats.oip.raw_tensor import Buffer, encode_raw
 from tpuserve_formats.oip.typed_contents import has_typed_contents
 from tpuserve_formats.varint import read_varint, varint
 from tpuserve_server.core.terms.errors import InvalidArgument, Unimplemented, shown
-from tpuserve_server.core.terms.types import ModelSpec, PredictResult, ServableId, Tensors
+from tpuserve_server.core.terms.types import Body, ModelSpec, PredictResult, ServableId, Tensors
 from tpuserve_server.wire.oip.inference import (
     EMPTY_FINAL_RESPONSE,
     NO_PARAMETERS,
@@ -52,7 +52,7 @@ class SplitRequest(NamedTuple):
     raw: list[memoryview]
 
 
-def split_request(body: bytes) -> SplitRequest | None:
+def split_request(body: Body) -> SplitRequest | None:
     """Split a serialized request, or return None if protobuf must parse it: it is unusual or malformed.
 
     Clients send the same head repeatedly, so it is parsed once. The raw contents are views: protobuf would copy them
@@ -75,7 +75,7 @@ def split_request(body: bytes) -> SplitRequest | None:
             if tag == _RAW_CONTENTS:
                 raw.append(view[start:stop])
             elif tag == _ID:
-                request_id = body[start:stop]
+                request_id = bytes(body[start:stop])
             else:
                 heads.append(view[position:stop])
             position = stop
@@ -89,7 +89,7 @@ def find_raw_contents(head: bytes) -> int | None:
     return find_large(head, (_RAW_CONTENTS >> 3,))
 
 
-def is_split_quickly(body: bytes) -> bool:
+def is_split_quickly(body: Body) -> bool:
     """Return whether `parse_infer_request` reads `body` of any size in microseconds: raw contents, few fields."""
     try:
         delimited_fields(body, 0, len(body), _FEW_FIELDS)
@@ -120,7 +120,7 @@ class ParsedRequest(NamedTuple):
     request: InferenceRequest
 
 
-def parse_infer_request(body: bytes) -> ParsedRequest:
+def parse_infer_request(body: Body) -> ParsedRequest:
     """Parse a ModelInferRequest, and decode no tensor. Raw contents become views of `body`.
 
     Raises:
@@ -238,9 +238,10 @@ def _parse_head(text: bytes) -> _Head:
 _parse_head_cached = lru_cache(maxsize=1024)(_parse_head)
 
 
-def _parse(body: bytes) -> ModelInferRequest:
+def _parse(body: Body) -> ModelInferRequest:
     try:
-        return ModelInferRequest.FromString(body)
+        # Protobuf reads any buffer.
+        return ModelInferRequest.FromString(body)  # type: ignore[arg-type]
     except DecodeError:
         raise InvalidArgument("Malformed ModelInferRequest") from None
 
@@ -371,12 +372,12 @@ def encode_stream_response(response: bytes) -> bytes:
     return b"".join((b"\x12", varint(len(response) + len(_IS_FINAL)), response, _IS_FINAL))
 
 
-def encode_stream_error(request: bytes, message: str) -> bytes:
+def encode_stream_error(request: Body, message: str) -> bytes:
     """Return the stream's message for an error of a serialized request, with its id and model."""
     response = ModelStreamInferResponse(error_message=message)
     response.infer_response.MergeFromString(_IS_FINAL)
     try:
-        proto = ModelInferRequest.FromString(request)
+        proto = ModelInferRequest.FromString(request)  # type: ignore[arg-type]
     except DecodeError:
         return response.SerializeToString()
     response.infer_response.id = proto.id
