@@ -17,6 +17,7 @@ PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 GRPC_CONNECTIONS = 8
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"content-type": "application/json"})
 GRPC_HEADERS: Mapping[str, str] = MappingProxyType({"content-type": "application/grpc", "te": "trailers"})
+FRAME_HEADER_BYTES = 5
 # Limit for a tool that does not stop by itself, in seconds. On a loaded machine a start alone takes half a minute.
 GRACE_S = 300.0
 
@@ -98,11 +99,19 @@ def run_h2load(
 
 
 def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
-    """Parse h2load's summary, and compute percentiles from its log of requests (start, status, microseconds)."""
+    """Parse h2load's summary, and compute percentiles from its log of requests (start, status, microseconds).
+
+    Raises:
+        ToolFailed: no request finished, or the responses are too small for a message each: they were errors.
+    """
     finished = re.search(r"finished in ([\d.]+)(s|ms|us)", output)
     counts = re.search(r"(\d+) done, (\d+) succeeded", output)
     if finished is None or counts is None or counts[1] == "0":
         raise ToolFailed(f"h2load finished no request:\n{output[-800:]}")
+    data = re.search(r"\((\d+)\) data$", output, re.MULTILINE)
+    data_bytes = None if data is None else int(data[1])
+    if data_bytes is not None and data_bytes < int(counts[2]) * FRAME_HEADER_BYTES:
+        raise ToolFailed(f"{counts[2]} responses have {data_bytes} bytes. The server answered with errors.")
     rows = (line.split("\t") for line in log.splitlines())
     latencies_us = sorted(int(row[2]) for row in rows if row[1] == "200")
     return Load(
@@ -112,7 +121,7 @@ def parse_h2load(output: str, log: str, generator_cores: float) -> Load:
         p50_ms=percentile(latencies_us, 50) / 1000,
         p99_ms=percentile(latencies_us, 99) / 1000,
         generator_cores=generator_cores,
-        data_bytes=int(data[1]) if (data := re.search(r"\((\d+)\) data$", output, re.MULTILINE)) else None,
+        data_bytes=data_bytes,
     )
 
 

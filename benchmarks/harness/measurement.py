@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.harness import mlp_model
 from benchmarks.harness.json_bodies import instances_body
-from benchmarks.harness.load_tools import Load, framed, run_h2load, run_wrk
+from benchmarks.harness.load_tools import FRAME_HEADER_BYTES, Load, framed, run_h2load, run_wrk
 from benchmarks.harness.process_tree import Memory
 from benchmarks.harness.targets import GRPC_PATH, MODEL_NAME, REST_PATH, Protocol, Target, http_get, http_post
 from tpuserve_client import Client, Tls
@@ -18,7 +18,6 @@ from tpuserve_client import Client, Tls
 WARM_UP_S = 1
 # The server computes with TensorFlow's kernels, the expected value with numpy's.
 TOLERANCE = 1e-4
-FRAME_HEADER_BYTES = 5
 
 
 class WrongAnswer(RuntimeError):

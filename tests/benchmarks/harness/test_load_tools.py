@@ -33,6 +33,12 @@ def test_h2load_without_an_answer_is_an_error() -> None:
         parse_h2load("finished in 3.00s, 0.00 req/s\nrequests: 0 total, 0 started, 0 done, 0 succeeded", "", 0)
 
 
+def test_h2load_with_errors_as_answers_is_an_error() -> None:
+    # h2load counts a response with HTTP status 200 and a grpc-status of an error as a success.
+    with pytest.raises(ToolFailed, match=r"22830 responses have 0 bytes\. The server answered with errors"):
+        parse_h2load(H2LOAD.replace("1.09MB (1141500) data", "0B (0) data"), "", 0)
+
+
 def test_wrk_figures_come_from_the_scripts_line() -> None:
     figures = {"requests": 100, "failures": 10, "elapsed_us": 2_000_000, "p50_us": 917, "p99_us": 47_520}
     load = parse_wrk(f"Running 2s test\nRESULT {json.dumps(figures)}\n", 0.5)
