@@ -7,6 +7,7 @@ import pytest
 
 from deploy.installation.compiled import MODULES, PACKAGE, SERVER
 
+_CHECKED = frozenset(("bytes", "str", "int", "float", "bool", "list", "dict", "set", "tuple"))
 _WAITS = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 
 
@@ -44,6 +45,21 @@ def forbidden_classes(tree: ast.AST) -> Iterator[int]:
                 yield from (each.lineno for each in fields if ast.unparse(each.annotation) == "object")
 
 
+def casts_to_checked_types(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each `cast` to a type that compiled code checks when it gets the value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "cast":
+            wanted = node.args[0]
+            if isinstance(wanted, ast.Constant) and wanted.value in _CHECKED:
+                yield node.lineno
+
+
+def test_no_cast_hides_a_type_that_compiled_code_checks() -> None:
+    # A value reaches compiled modules from any other.
+    trees = {path.name: ast.parse(path.read_text()) for path in (SERVER / PACKAGE).rglob("*.py")}
+    assert [(name, line) for name, tree in trees.items() for line in casts_to_checked_types(tree)] == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_module_has_no_form_that_compiled_code_changes(module: str) -> None:
     tree = ast.parse((SERVER / PACKAGE / f"{module}.py").read_text())
@@ -68,7 +84,10 @@ class A(threading.local):
 class B(NamedTuple):
     a: int
     b: object
+
+c = cast("bytes", cast("Array", d))
 """
     tree = ast.parse(source)
     assert sorted(waits_in_handlers(tree)) == [6, 8, 9]
     assert list(forbidden_classes(tree)) == [12, 17]
+    assert list(casts_to_checked_types(tree)) == [19]
