@@ -26,8 +26,8 @@ PACKAGE: Final = "tpuserve_server"
 #   index of bytes, no buffer of a library that is annotated as `bytes`.
 # - No wait in an `except` or `finally` block*: meanwhile other coroutines see its exception as their own, and may raise
 #   it.
-# - The type of a message that may be a bytearray is `Body`: compiled code refuses a bytearray where it expects bytes. In
-#   no module, a `cast` to a built-in type* hides this.
+# - The type of a message that may be a bytearray is `Body`: compiled code refuses a bytearray where it expects bytes.
+#   In no module, a `cast` to a built-in type* hides this.
 # - Objects of each request are plain classes with slots: a dataclass runs its `__init__` interpreted.
 # - Compiled code gives each exception a traceback, also one that it catches. Steps of coroutines use `next` with a
 #   default.
