@@ -13,7 +13,8 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.harness.echo_asgi import app as echo
-from benchmarks.harness.measurement import FRAME_HEADER_BYTES, WrongAnswer
+from benchmarks.harness.load_tools import FRAME_HEADER_BYTES
+from benchmarks.harness.measurement import WrongAnswer
 from benchmarks.harness.mlp_model import example
 from benchmarks.harness.turns import in_turn
 from benchmarks.overhead.instant_model import answer, instant_registry

@@ -10,6 +10,7 @@ from tpuserve_server.core.serving.receiving import Upload
 from tpuserve_server.core.system.byte_parts import ByteParts, FindContents
 from tpuserve_server.core.system.inflating import ContentTooLarge, inflate
 from tpuserve_server.core.terms.errors import Cancelled, Internal, TooLarge, Unimplemented
+from tpuserve_server.core.terms.types import Body
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
@@ -83,7 +84,7 @@ class FrameReader:
         # Most messages arrive in one chunk and need none.
         self._upload: Upload | None = None
 
-    async def only(self, first: "Message | None" = None) -> bytes | bytearray:
+    async def only(self, first: "Message | None" = None) -> Body:
         """Read the message of a unary request. Raises Unimplemented unless there is exactly one.
 
         A caller that has received the `first` chunk passes it.
@@ -100,7 +101,7 @@ class FrameReader:
             raise Unimplemented("A unary call takes exactly one message")
         return message
 
-    async def next(self) -> bytes | bytearray | None:
+    async def next(self) -> Body | None:
         """Read the next message. Return None at the end. Raises Internal if the body ends inside a message."""
         if self._upload is None:
             self._upload = self._begin_upload()
@@ -157,7 +158,7 @@ class FrameReader:
         upload.hold(held_bytes + len(chunk))
         return chunk
 
-    async def _take(self, length: int, upload: Upload, find_contents: FindContents | None) -> bytes | bytearray:
+    async def _take(self, length: int, upload: Upload, find_contents: FindContents | None) -> Body:
         """Wait for a message. Its bytes are copied once, from the chunks in which they arrive."""
         start, stop = self._start, self._start + length
         if stop <= len(self._chunk):
@@ -186,7 +187,7 @@ class FrameReader:
             parts.clear()
             raise
 
-    async def _inflate(self, message: bytes | bytearray) -> bytes:
+    async def _inflate(self, message: Body) -> bytes:
         if self._encoding == b"identity":
             raise Internal("A message is marked compressed, but the request names no grpc-encoding")
         if len(message) <= _INFLATE_INLINE_BYTES:
@@ -198,7 +199,7 @@ def _ended_inside() -> Internal:
     return Internal("The request ended inside a message")
 
 
-def _inflated(message: bytes | bytearray, encoding: bytes, max_bytes: int) -> bytes:
+def _inflated(message: Body, encoding: bytes, max_bytes: int) -> bytes:
     """Decompress a message. Stop after `max_bytes`, so that a decompression bomb cannot fill the memory."""
     try:
         inflated, inflater = inflate(message, _WINDOW_BITS[encoding], max_bytes)
