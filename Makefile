@@ -221,7 +221,7 @@ test-deployments: setup ray oip-clients ## Test images, installations, Ray Serve
 # Python 3.12 deprecates.
 test-compiled: setup compiled ## Run the tests of whole servers, and of both ways of a request, with the compiled request path
 	PYTHONPATH=$(CURDIR)/build/compiled/unpacked $(PYTEST) -m "not nightly and not deployment" \
-		-W "ignore:the (type, exc, tb) signature of throw:DeprecationWarning" tests/e2e tests/faults \
+		-W "ignore:the (type, exc, tb) signature of throw:DeprecationWarning" tests/e2e tests/contract tests/oip_clients tests/faults \
 		tests/server/protocols/test_both_ways.py tests/server/hosts/test_quick_calls.py tests/server/hosts/test_quick_exchanges.py
 
 docs: setup ## Build the documentation site in build/site; every warning is an error
