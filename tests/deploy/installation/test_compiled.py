@@ -50,7 +50,7 @@ def casts_to_checked_types(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "cast":
             wanted = node.args[0]
-            if isinstance(wanted, ast.Constant) and wanted.value in _CHECKED:
+            if isinstance(wanted, ast.Constant) and not _CHECKED.isdisjoint(str(wanted.value).split(" | ")):
                 yield node.lineno
 
 
@@ -86,8 +86,9 @@ class B(NamedTuple):
     b: object
 
 c = cast("bytes", cast("Array", d))
+e = cast("str | None", f)
 """
     tree = ast.parse(source)
     assert sorted(waits_in_handlers(tree)) == [6, 8, 9]
     assert list(forbidden_classes(tree)) == [12, 17]
-    assert list(casts_to_checked_types(tree)) == [19]
+    assert list(casts_to_checked_types(tree)) == [19, 20]
