@@ -56,8 +56,9 @@ def casts_to_checked_types(tree: ast.AST) -> Iterator[int]:
 
 def test_no_cast_hides_a_type_that_compiled_code_checks() -> None:
     # A value reaches compiled modules from any other.
-    trees = {path.name: ast.parse(path.read_text()) for path in (SERVER / PACKAGE).rglob("*.py")}
-    assert [(name, line) for name, tree in trees.items() for line in casts_to_checked_types(tree)] == []
+    found = {str(path): [*casts_to_checked_types(ast.parse(path.read_text()))] for path in SERVER.rglob("*.py")}
+    assert len(found) > len(MODULES)
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,4 +1,4 @@
-"""Tests of the directories that `make install` refuses."""
+"""Tests of the directories and the compiled wheels that `make install` refuses."""
 
 import sys
 from pathlib import Path
