@@ -1,9 +1,9 @@
 """Tests that tensors of every size get right answers over every protocol, also from a cache and with a request log.
 
-The host aligns the contents of a large tensor in a bytearray, and each reader of a message takes another way by its
-size.
+The host aligns the contents of a large tensor in a bytearray. The size of a message decides how the server reads it.
 """
 
+import urllib.request
 from collections.abc import Iterator
 
 import grpc
@@ -14,7 +14,9 @@ import tensorflow as tf
 from tests.e2e.running_server import RunningServer, run_configured_server
 from tests.support.saved_models import save_function
 from tpuserve_client import Client
+from tpuserve_formats.messages.official import PredictRequest
 from tpuserve_formats.messages.oip import ModelInferRequest, ModelStreamInferResponse
+from tpuserve_formats.tensor_proto import encode_tensor
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group(__name__)]
 
@@ -70,6 +72,34 @@ def test_answers_of_a_stream_do_not_depend_on_the_size(server: RunningServer) ->
         assert answer.error_message == ""
         (contents,) = answer.infer_response.raw_output_contents
         np.testing.assert_array_equal(np.frombuffer(contents, np.float32).reshape(x.shape), 2 * x)
+
+
+@pytest.mark.parametrize(
+    "path", ["tensorflow.serving.PredictionService/Predict", "inference.GRPCInferenceService/ModelInfer"]
+)
+def test_malformed_large_messages_are_refused(server: RunningServer, path: str) -> None:
+    x = np.zeros((512, COLUMNS), np.float32)
+    predict = PredictRequest()
+    predict.inputs["x"].MergeFromString(encode_tensor(x))
+    message = predict if path.endswith("Predict") else request(x)
+    # The last field has a length, and no content.
+    sent = message.SerializeToString() + b"\x0a\x7f"
+    with grpc.insecure_channel(server.grpc) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{path}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(sent, timeout=60)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert str(refused.value.details()).startswith("Malformed")
+
+
+def test_a_large_body_of_raw_data_alone_is_answered(server: RunningServer) -> None:
+    x = np.full((64, COLUMNS), 3, np.float32)
+    sent = urllib.request.Request(
+        f"{server.rest}/v2/models/plain/infer", x.tobytes(), {"Inference-Header-Content-Length": "0"}
+    )
+    with urllib.request.urlopen(sent, timeout=60) as answer:
+        contents = answer.read()[int(answer.headers["Inference-Header-Content-Length"]) :]
+    np.testing.assert_array_equal(np.frombuffer(contents, np.float32).reshape(x.shape), 2 * x)
 
 
 def request(x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> ModelInferRequest:
