@@ -40,7 +40,7 @@ EXPORTER_EXTRAS := $(addprefix --extra ,gcs jax s3 tflite tpu)
 AUDIT := .audit
 # Fuzzers, also in a separate environment on top of $(VENV).
 FUZZ := .fuzz
-# mypyc and a C compiler.
+# mypyc and a C compiler, for the Python of `make install`.
 COMPILER := .compiler
 # Packages of $(VENV), which requirements/torch.lock, ray.lock and fuzz.lock omit.
 IN_DEV = $(shell sed -n 's/^\([a-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements/dev.lock)

@@ -15,7 +15,6 @@ from tpuserve_server.core.terms.types import Body
 if TYPE_CHECKING:
     from starlette.types import Message, Receive
 
-
 PREFIX_BYTES = 5
 _PREFIX = struct.Struct(">BI")
 

@@ -77,7 +77,7 @@ class CallContext:
         return parse_priority(self.raw_priority)
 
 
-# A message is bytes, or Body if the method has `find_contents`.
+# A message is bytes, or Body if the method has `find_contents`. No type of a handler can express this.
 UnaryHandler: TypeAlias = Callable[[Any, CallContext], Awaitable[bytes]]
 StreamHandler: TypeAlias = Callable[[AsyncIterator[Any], CallContext], AsyncIterator[bytes]]
 _Handler = TypeVar("_Handler")

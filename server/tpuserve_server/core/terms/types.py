@@ -11,8 +11,8 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Tensors: TypeAlias = Mapping[str, Array]
 
-# A message or body. One with a large tensor is a bytearray, in which the host aligned the contents. No code changes it,
-# and readers copy the parts that they hash.
+# The message or body of a request: a bytearray if the host has aligned a large tensor in it. No code changes the
+# bytearray, and readers copy the parts that they hash.
 Body: TypeAlias = bytes | bytearray
 
 # Names of a ragged tensor's row splits, outermost first, by the name of its values.
